@@ -5,7 +5,7 @@
 - cpu: processor milliseconds of a commit of 4.2 million parameters, of the worker and of the server. The types take
   turns.
 
-A pair is that of deltas, and of parameters.
+A pair: the types of deltas and of parameters.
 """
 
 import argparse

@@ -52,8 +52,8 @@ class _StoppedError(Exception):
 class Play:
     """Scenario's server. Scenario thread only.
 
-    `wire` must be started. `by_hand`: no process.  `shard`: what it
-    holds of the task's model; `shards`: addresses of the others, at the primary.
+    `by_hand`: no process. `shard`: what it holds of the task's model; `shards`: addresses of the others, at the
+    primary.
     """
 
     def __init__(

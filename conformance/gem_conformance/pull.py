@@ -39,10 +39,11 @@ def judge_pull(
     """
     if central.theta is None:
         return refusal("NOT_INITIALIZED")
-    if request.wire_type not in (0, int(session.parameter_wire_type)):
+    settled = session.parameter_wire_type
+    if request.wire_type not in (0, int(settled), int(settled.of_whole)):
         raise FaultError(
             FaultName.WRONG_WIRE_TYPE,
-            f"{session.parameter_wire_type.name}, which Join settled, or nothing",
+            f"{settled.name}, which Join settled, or nothing",
             f"a pull of wire type {request.wire_type}",
             Place.PULL,
         )

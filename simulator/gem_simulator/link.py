@@ -7,8 +7,8 @@ from heapq import heappop, heappush
 class SharedLink:
     """Processor sharing: each of n flows has min(`flow_rate`, `rate` / n) bytes/s.
 
-    Times must not decrease. Flows end in the order of bytes served per flow at their start plus their size (virtual
-    time, Parekh and Gallager 1993): O(log n) an event.
+    Flows end in the order of bytes served per flow at their start plus their size (virtual time, Parekh and Gallager
+    1993): O(log n) an event.
     """
 
     def __init__(self, rate: float, flow_rate: float) -> None:

@@ -144,7 +144,7 @@ def _read(path: Path) -> Recorded:
     _refuse(len(wires) > 1, path, "its workers used several wire types")
     delta_wire, parameter_wire = wires.pop()
     for wire in (delta_wire, parameter_wire):
-        _refuse(WireType[wire] in COARSE, path, f"{wire} has what earlier transfers left out")
+        _refuse(WireType[wire] in COARSE, path, f"a transfer in {wire} depends on earlier ones")
     layout = Layout.from_description(first.event["layout"])
     return Recorded(
         path,

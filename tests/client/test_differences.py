@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from gem_worker.client import EventKind, ServerMisbehavedError
-from gem_worker.client.differences import Differences
+from gem_worker.client import EventKind, NotInitializedError, ServerMisbehavedError
 from gem_worker.client.messages import Version
 from gem_worker.client.receive import ParametersReceiver
 from gemps.v1 import transfer_pb2
@@ -58,22 +57,35 @@ def test_replies_are_differences_that_follow_theta(
     np.testing.assert_array_equal(parameters_in(LARGE, into), server.parameters())
 
 
-@TYPES
 @pytest.mark.parametrize("direction", ["to_server", "to_client"])
-@pytest.mark.parametrize("layout", [SMALL, LARGE], ids=["whole", "chunked"])
+@pytest.mark.parametrize(
+    ("layout", "wire_type", "last", "step"),
+    [
+        (SMALL, WireType.INT4_BLOCK, 200, 8),
+        (LARGE, WireType.INT4_BLOCK, 13_000, 501),  # four chunks
+        (LARGE, WireType.SPARSE_BLOCK, 7_000, 301),
+    ],
+)
 def test_a_connection_cut_at_any_byte_leaves_worker_and_copy_equal(
-    layout: Layout, direction: str, wire_type: WireType, serve: Serve, proxied: Proxied, connect: Connect
+    layout: Layout,
+    wire_type: WireType,
+    last: int,
+    step: int,
+    direction: str,
+    serve: Serve,
+    proxied: Proxied,
+    connect: Connect,
 ) -> None:
-    server = serve(lane_port=-1)
+    """Every other time the pull that follows is cut as well."""
+    server = serve(chunk_bytes=4096, lane_port=-1)
     proxy = proxied(server)
     connected = connect(proxy.address, layout, parameter_wire_types=(wire_type,))
     client = connected.client
     into = begin(client, layout)
-    cuts = range(0, 20_000, 811) if (layout, direction) == (LARGE, "to_server") else range(0, 3_600, 150)
-    if layout is SMALL:
-        cuts = range(0, 200, 8)
-    for number, cut in enumerate(cuts, 1):
+    for number, cut in enumerate(range(0, last, step), 1):
         proxy.cut_after(direction, cut)
+        if number % 2 == 0:
+            proxy.cut_after(direction, 4 * cut)
         outcome = client.commit(delta(layout, number), into)
         proxy.disarm()
         assert outcome.applied
@@ -97,18 +109,49 @@ def test_with_overlap_differences_are_from_the_newest_reply(serve: Serve, connec
 
 def test_a_restarted_server_sends_parameters_whole_first(serve: Serve, connect: Connect) -> None:
     server = serve()
-    client = connect(server.address, LARGE, parameter_wire_types=(WireType.SPARSE_BLOCK,)).client
+    connected = connect(server.address, LARGE, parameter_wire_types=(WireType.SPARSE_BLOCK,))
+    client = connected.client
     into = begin(client, LARGE)
     client.commit(delta(LARGE, 1), into)
     server = server.again()
     try:
-        server.in_loop(lambda: None)
-        client.join()
-        begin(client, LARGE)
-        client.commit(delta(LARGE, 2), into)
+        with pytest.raises(NotInitializedError):
+            client.commit(delta(LARGE, 2), into)
+        client.initialize(delta(LARGE, 3))
+        client.pull(into)
+        np.testing.assert_array_equal(parameters_in(LARGE, into), server.parameters())
+        client.commit(delta(LARGE, 4), into)
         np.testing.assert_array_equal(copy_of(server), parameters_in(LARGE, into))
     finally:
         server.stop()
+
+
+def test_with_bfloat16_state_differences_follow_theta(serve: Serve, connect: Connect) -> None:
+    server = serve(rule="gem", state_type="bfloat16", eta=1.0)
+    client = connect(server.address, LARGE, parameter_wire_types=(WireType.INT4_BLOCK,)).client
+    into = begin(client, LARGE)
+    for step in range(10):
+        client.commit(delta(LARGE, step), into)
+        np.testing.assert_array_equal(copy_of(server), parameters_in(LARGE, into))
+    for _ in range(40):
+        client.commit(memoryview(bytes(byte_count(LARGE))), into)
+    np.testing.assert_allclose(parameters_in(LARGE, into), server.parameters(), atol=1e-2)
+
+
+def test_a_repeat_with_overlap_brings_parameters_whole(serve: Serve, proxied: Proxied, connect: Connect) -> None:
+    server = serve(lane_port=-1)
+    proxy = proxied(server)
+    client = connect(proxy.address, LARGE, overlap=True, parameter_wire_types=(WireType.INT4_BLOCK,)).client
+    begin(client, LARGE)
+    intos = [buffer(LARGE), buffer(LARGE)]
+    for step in range(12):
+        into = intos[step % 2]
+        proxy.cut_after("to_client", 700 * step)
+        outcome = client.commit(delta(LARGE, step), into, base=client.bases[0])
+        proxy.disarm()
+        assert outcome.applied
+        np.testing.assert_array_equal(copy_of(server), parameters_in(LARGE, into))
+    assert proxy.cuts >= 6
 
 
 def header(wire_type: WireType, base: Version | None) -> transfer_pb2.ParametersHeader:
@@ -127,11 +170,22 @@ def test_a_difference_that_nobody_asked_for_is_misbehaviour() -> None:
         receiver.announce(header(WireType.INT4_BLOCK, Version(7, 8)))
 
 
-def test_a_difference_from_a_version_that_is_not_held_is_not_added() -> None:
-    differences = Differences(PayloadFormat(SMALL, WireType.INT4_BLOCK))
-    whole = buffer(SMALL)
-    differences.hold_whole(whole, Version(7, 7))
-    receiver = ParametersReceiver(PayloadFormat(SMALL, WireType.FLOAT32), whole, differences=differences)
-    with pytest.raises(Exception, match=r"clock=8.*clock=7"):
-        receiver.announce(header(WireType.INT4_BLOCK, Version(7, 8)))
-    assert differences.version == Version(7, 7)
+def test_a_difference_from_a_version_that_is_not_held_is_replaced_by_a_pull(serve: Serve, connect: Connect) -> None:
+    server = serve()
+    client = connect(server.address, LARGE, parameter_wire_types=(WireType.INT4_BLOCK,)).client
+    into = begin(client, LARGE)
+
+    def mistake_the_version() -> None:
+        (session,) = server.server.sessions.live()
+        assert session.copy is not None
+        assert session.copy.version is not None
+        session.copy.version = session.copy.version._replace(clock=77)
+        session.copy.values += 5
+
+    client.commit(delta(LARGE, 1), into)
+    server.in_loop(mistake_the_version)
+    outcome = client.commit(delta(LARGE, 2), into)
+    assert outcome.applied
+    np.testing.assert_array_equal(parameters_in(LARGE, into), server.parameters())
+    client.commit(delta(LARGE, 3), into)
+    np.testing.assert_array_equal(copy_of(server), parameters_in(LARGE, into))

@@ -76,7 +76,7 @@ class PullHandler:
 def _wanted(request: parameters_pb2.PullRequest, session: Session | None) -> Wanted:
     if session is not None:
         settled = session.join_info.parameter_wire_type
-        if request.wire_type not in (0, int(settled)):
+        if request.wire_type not in (0, int(settled), int(settled.of_whole)):
             raise RefusedError(
                 Reason.WIRE_TYPE,
                 f"this session settled on {settled.name} for parameters when it joined: leave it unset",

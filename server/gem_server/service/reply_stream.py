@@ -1,5 +1,6 @@
 """Streams snapshots to workers."""
 
+import asyncio
 from typing import Protocol
 
 from gemps.framing import Buffer, HasFooter, payload_messages
@@ -11,6 +12,9 @@ from gem_core.wire_kernels import COMPILED
 from gem_server.flow.reader import Reader
 from gem_server.state.worker_copy import WorkerCopy
 from gem_server.version import Version
+
+# 1 MiB of float32.
+BLOCKS_AT_ONCE = 1024
 
 
 class PayloadWriter(Protocol):
@@ -35,16 +39,10 @@ class ReplyStream:
     ) -> None:
         self._reader = reader
         self._payload = payload
+        self._chunk_bytes = chunk_bytes
         self._offset = offset
         self._copy = copy
         self._base = base
-        parameters, rest = reader.parameters, memoryview(reader.buffers)
-        if copy is None:
-            self._splitter = Splitter(payload, parameters, rest, chunk_bytes, offset, COMPILED)
-        elif base is None:
-            self._splitter = CopyingSplitter(payload, parameters, rest, chunk_bytes, offset, COMPILED, copy=copy.values)
-        else:
-            self._splitter = DifferenceSplitter(payload, parameters, rest, chunk_bytes, COMPILED, copy=copy.values)
 
     def put_header(self, message: transfer_pb2.ParametersHeader) -> None:
         """Write the header."""
@@ -65,8 +63,12 @@ class ReplyStream:
 
         `head` travels with the first chunk, a large one alone.
         """
-        reader, copy = self._reader, self._copy
+        reader, copy, base = self._reader, self._copy, self._base
+        splitter = self._splitter()
+        version: Version | None = reader.version
         if copy is not None:
+            if base is None and copy.version == version:
+                version = None  # torn, it may leave another
             copy.version = None
         try:
             reader.check_alive()
@@ -74,11 +76,23 @@ class ReplyStream:
                 await writer.write(head.SerializeToString(), b"", last=False)
                 head = type(head)()
             # Encode, checksum, send by chunk: cache locality.
-            for message, data, last in payload_messages(self._splitter, chunk_field, self._payload.byte_count, head):
+            for message, data, last in payload_messages(splitter, chunk_field, self._payload.byte_count, head):
                 if last and copy is not None:
-                    copy.version = reader.version
+                    copy.version = version
                 await writer.write(message, data, last=last)
+                if base is not None and not last:
+                    await asyncio.sleep(0)
                 reader.check_alive()
         finally:
             reader.close()
         return self._payload.byte_count - self._offset
+
+    def _splitter(self) -> Splitter:
+        payload, copy, chunk_bytes = self._payload, self._copy, self._chunk_bytes
+        parameters, rest = self._reader.parameters, memoryview(self._reader.buffers)
+        if copy is None:
+            return Splitter(payload, parameters, rest, chunk_bytes, self._offset, COMPILED)
+        if self._base is None:
+            return CopyingSplitter(payload, parameters, rest, chunk_bytes, self._offset, COMPILED, copy=copy.values)
+        chunk_bytes = min(chunk_bytes, BLOCKS_AT_ONCE * payload.wire_type.unit_bytes)
+        return DifferenceSplitter(payload, parameters, rest, chunk_bytes, COMPILED, copy=copy.values)

@@ -242,6 +242,7 @@ class Sessions:
         session.ended = refusal
         session.worker.state = state
         self.run.count(session.worker, takes_part=False)
+        session.copy = None
         del self._live[session.session_id]
         self._ended[session.session_id] = refusal
         while len(self._ended) > REMEMBERED_ENDED_SESSIONS:

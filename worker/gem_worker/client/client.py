@@ -47,7 +47,7 @@ class Client:
         delta_wire_types, parameter_wire_types: best first; the server chooses.
         overlap: to compute the next gradient during a commit.
         directions: that the caller computes, and clipping; see `run_settings`.
-         on_event: default: logging.
+        on_event: default: logging.
         clock, sleep: of retries.
     """
 

@@ -22,7 +22,6 @@ from gem_worker.client.messages import Version
 from gem_worker.client.receive import ParametersReceiver, Receiver
 from gem_worker.client.rpc_status import failure
 from gem_worker.client.session import LOST_SESSION, ClientSession
-from gem_worker.client.shared_memory import TornParametersError
 from gem_worker.client.watchdog import Watchdog, Watched
 
 # A layout is as long as in Join.
@@ -59,6 +58,8 @@ def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched) -> par
             if fields.HasField("not_modified"):
                 return fields.not_modified
             if fields.HasField("header"):
+                if fields.header.HasField("base_version"):
+                    raise ServerMisbehavedError("the server answers a pull with a difference of parameters")
                 receiver.announce(fields.header)
             if data is not None:
                 receiver.add(offset, data)
@@ -70,7 +71,7 @@ def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched) -> par
         if isinstance(reason, TornCallError) and watched.ended_because is not None:
             reason = TornCallError(watched.ended_because)
         raise reason from None
-    except (CoreError, FramingError, TornParametersError) as error:
+    except (CoreError, FramingError) as error:
         receiver.reset()
         raise TornCallError(f"the parameters arrived damaged: {error}") from error
     raise TornCallError("the stream ended without a footer")

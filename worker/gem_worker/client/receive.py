@@ -9,9 +9,9 @@ from gemps.v1 import transfer_pb2
 from gem_core.chunking import Assembler, RawAssembler
 from gem_core.payload import PayloadFormat
 from gem_worker.client.differences import Differences
-from gem_worker.client.errors import ServerMisbehavedError
+from gem_worker.client.errors import ServerMisbehavedError, TornCallError
 from gem_worker.client.messages import Version
-from gem_worker.client.shared_memory import SharedMemory, TornParametersError
+from gem_worker.client.shared_memory import SharedMemory
 
 
 class Receiver(Protocol):
@@ -78,7 +78,7 @@ class ParametersReceiver:
 
     def announce(self, header: transfer_pb2.ParametersHeader) -> None:
         """Handle the header. Raises ServerMisbehavedError if unexpected."""
-        self._choose_assembler(Version.from_wire(header.base_version) if header.HasField("base_version") else None)
+        self._choose_assembler(header)
         payload = self._assembler.payload
         if (payload.byte_count, int(payload.wire_type), payload.layout.digest) != (
             header.byte_count,
@@ -102,7 +102,8 @@ class ParametersReceiver:
         # The footer counts this attempt's chunks; its CRC covers all bytes.
         self._assembler.restart(self._assembler.received, self._assembler.crc32c)
 
-    def _choose_assembler(self, base: Version | None) -> None:
+    def _choose_assembler(self, header: transfer_pb2.ParametersHeader) -> None:
+        base = Version.from_wire(header.base_version) if header.HasField("base_version") else None
         if self._assembler is self._difference:
             self._whole.restart()
         if base is None:
@@ -110,7 +111,8 @@ class ParametersReceiver:
         elif self._differences is None or self._difference is None:
             raise ServerMisbehavedError("the server sends a difference of parameters, which was not asked for")
         elif base != self._differences.version:
-            raise TornParametersError(f"the server sends a difference from {base}, not {self._differences.version}")
+            self.version = Version.from_wire(header.version)
+            raise TornCallError(f"the server sends a difference from {base}, not {self._differences.version}")
         else:
             self._difference.restart()
             self._assembler = self._difference
