@@ -60,6 +60,7 @@ class Quiet {
         sharedMemory: undefined,
         adapter: new Uint8Array(0),
         shards: [],
+        baseVersion: undefined,
       },
       chunk: { offset: 0n, data: BYTES },
       footer: { byteCount: 8n, chunkCount: 1n, crc32c: crc32c(BYTES) },

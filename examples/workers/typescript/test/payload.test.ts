@@ -34,6 +34,7 @@ function header(format: PayloadFormat, changed: Partial<ParametersHeader> = {}):
     sharedMemory: undefined,
     adapter: new Uint8Array(0),
     shards: [],
+    baseVersion: undefined,
     ...changed,
   };
 }
