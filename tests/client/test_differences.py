@@ -14,6 +14,7 @@ from gem_core.wire_types import COARSE, WireType
 from tests.client.conftest import Connect, Proxied, Serve
 from tests.client.models import LARGE, SMALL, buffer, byte_count, parameters_in
 from tests.client.real_server import RealServer, begin
+from tests.shards.group import Worker, serving
 
 LANE = pytest.mark.parametrize("lane", [False, True], ids=["gRPC", "lane"])
 TYPES = pytest.mark.parametrize("wire_type", sorted(COARSE))
@@ -189,3 +190,17 @@ def test_a_difference_from_a_version_that_is_not_held_is_replaced_by_a_pull(serv
     np.testing.assert_array_equal(parameters_in(LARGE, into), server.parameters())
     client.commit(delta(LARGE, 3), into)
     np.testing.assert_array_equal(copy_of(server), parameters_in(LARGE, into))
+
+
+def test_each_shard_sends_its_difference() -> None:
+    with serving(2, rule="downpour") as group:
+        worker = Worker(group.address, 0, parameter_wire_types=(WireType.INT4_BLOCK,))
+        worker.begin()
+        worker.pull()
+        for _ in range(10):
+            assert worker.commit().applied
+            copies = np.concatenate([copy_of(server) for server in group.servers])
+            np.testing.assert_array_equal(copies, worker.parameters)
+        np.testing.assert_allclose(copies, group.parameters(), atol=0.1)
+        assert not np.array_equal(copies, group.parameters())
+        worker.end()
