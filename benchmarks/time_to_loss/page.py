@@ -23,7 +23,8 @@ TEXT = """\
 Seconds until a transformer of 137 thousand parameters ([model, text and optimizer](own-optimizer.md)) has a held-out
 loss of {target:g} nats a byte, with {workers} workers and batches of {batch} windows each, from the moment when all
 are ready. Median of up to {rounds} rounds, with several also the lowest and highest; MB that all hosts sent; the last
-loss where the target was not reached in time. What has no cell has not run.
+loss where the target was not reached in the 300 s of a run (torch-rpc, ddp-post-local-sgd-8 and flower-fedavg-32:
+200 s, `slow-network`: 100 s). What has no cell has not run.
 
 {table}
 
