@@ -50,8 +50,8 @@ gemps, torch rpc and Flower compute on theirs, and DDP's rendezvous does not.
 - `slow-network`: each host's link has {megabits:g} Mbit/s and {milliseconds:g} ms, so {twice:g} ms between two hosts.
 - `failures`: a worker's host is killed every 60 s, the first after 10 s, and starts again 20 s later. What ends by
   itself starts again after 1 s.
-- `all-together`: all three; the slow worker is the first to fail, so the others, where they continue without it, are equal
-  from 10 to 45 s.
+- `all-together`: all three. The slow worker is the first to fail; where the others continue, they are equal from 10 to
+  45 s.
 
 ## Contenders
 
