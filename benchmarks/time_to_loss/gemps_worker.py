@@ -1,4 +1,4 @@
-"""A worker of gemps: `python -m time_to_loss.gemps_worker [--every H | --overlap] [--delta-wire T ...]`."""
+"""A worker of gemps: `python -m time_to_loss.gemps_worker [--every H] [--delta-wire T ...]`."""
 
 import argparse
 
@@ -12,7 +12,6 @@ def main() -> None:
     """Train until killed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", help="local steps of AdamW; else the server optimizes")
-    parser.add_argument("--overlap", action="store_true")
     parser.add_argument("--delta-wire", default="float32")
     parser.add_argument("--parameter-wire", default="float32")
     given = parser.parse_args()
@@ -24,7 +23,6 @@ def main() -> None:
         model,
         optimizer=optimizer,
         every=1 if given.every is None else given.every if given.every == "auto" else int(given.every),
-        overlap=given.overlap,
         name=f"worker-{context.rank}",
         delta_wire=given.delta_wire,
         parameter_wire=given.parameter_wire,

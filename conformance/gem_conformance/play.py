@@ -189,12 +189,19 @@ class Play:
         self.answer(self.new_header(), next_eta=next_eta)
 
     def answer(self, commit: Commit, *, next_eta: float | None = None) -> None:
-        """Take, apply and answer."""
+        """Apply and answer."""
         self.receive_payload(commit)
         self.apply(commit)
         if next_eta is not None:
             self.central.eta = next_eta
         self.reply(commit)
+
+    def apply_next(self) -> Commit:
+        """Apply a commit."""
+        commit = self.new_header()
+        self.receive_payload(commit)
+        self.apply(commit)
+        return commit
 
     def new_header(self) -> Commit:
         """Await a new header; answer repeats."""
@@ -385,9 +392,7 @@ class Play:
 
     def last_commit(self) -> None:
         """Finish with one more commit."""
-        commit = self.new_header()
-        self.receive_payload(commit)
-        self.apply(commit)
+        commit = self.apply_next()
         self.central.run_state = run_pb2.RUN_STATE_FINISHED
         self.reply(commit)
         self.finish()

@@ -90,7 +90,7 @@ class Splitter(Source):
         super().__init__(payload, chunk_bytes, start)
         self._parameters = check_parameters(payload, parameters)
         self._rest = check_bytes(memoryview(rest), payload.rest_bytes, "rest")
-        self._encode = codec.encode
+        self._codec = codec
 
     def _bytes(self, start: int, stop: int) -> memoryview:
         boundary = self.payload.parameter_bytes
@@ -102,11 +102,11 @@ class Splitter(Source):
         return memoryview(b"".join((encoded, self._rest[: stop - boundary])))
 
     def _encode_parameters(self, elements: slice) -> memoryview:
-        return self._encode(self.payload.wire_type, self._parameters[elements])
+        return self._codec.encode(self.payload.wire_type, self._parameters[elements])
 
 
 class CopyingSplitter(Splitter):
-    """Also copies `parameters` to `copy`."""
+    """Also copies to `copy`."""
 
     def __init__(
         self,
@@ -128,29 +128,15 @@ class CopyingSplitter(Splitter):
         return super()._encode_parameters(elements)
 
 
-class DifferenceSplitter(Splitter):
-    """Encodes `parameters` minus `copy`, once; adds the decoded difference to `copy`."""
-
-    def __init__(
-        self,
-        payload: PayloadFormat,
-        parameters: NDArray[np.float32],
-        rest: ReadableBuffer,
-        chunk_bytes: int,
-        codec: Codec = NUMPY,
-        *,
-        copy: NDArray[np.float32],
-    ) -> None:
-        super().__init__(payload, parameters, rest, chunk_bytes, codec=codec)
-        self._copy = check_parameters(payload, copy)
-        self._decode = codec.decode
+class DifferenceSplitter(CopyingSplitter):
+    """Encodes `parameters` minus `copy`, once; adds what decodes to `copy`."""
 
     @override
     def _encode_parameters(self, elements: slice) -> memoryview:
         wire_type, copy = self.payload.wire_type, self._copy[elements]
         difference = self._parameters[elements] - copy
-        encoded = self._encode(wire_type, difference)
-        self._decode(wire_type, encoded, difference)
+        encoded = self._codec.encode(wire_type, difference)
+        self._codec.decode(wire_type, encoded, difference)
         copy += difference
         return encoded
 

@@ -43,14 +43,10 @@ def exact_commits(play: Play) -> None:
 def differences(play: Play) -> None:
     """Break a difference, lose one."""
     begin_commits(play)
-    commit = play.new_header()
-    play.receive_payload(commit)
-    play.apply(commit)
+    commit = play.apply_next()
     play.reply(commit, tear_after=1)
     play.commit()
-    commit = play.new_header()
-    play.receive_payload(commit)
-    play.apply(commit)
+    commit = play.apply_next()
     play.tear(commit)
     play.commit()
     play.commit()

@@ -23,9 +23,7 @@ def dropped_reply(play: Play) -> None:
     """Lose a verdict."""
     play.initialised_by_others()
     play.commit()
-    commit = play.new_header()
-    play.receive_payload(commit)
-    play.apply(commit)
+    commit = play.apply_next()
     play.tear(commit)
     play.commit()
     play.last_commit()
@@ -45,9 +43,7 @@ def duplicate(play: Play) -> None:
 def torn_reply(play: Play) -> None:
     """Break a reply."""
     play.initialised_by_others()
-    commit = play.new_header()
-    play.receive_payload(commit)
-    play.apply(commit)
+    commit = play.apply_next()
     play.reply(commit, tear_after=3)
     play.commit()
     play.last_commit()

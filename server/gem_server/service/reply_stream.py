@@ -92,7 +92,7 @@ class ReplyStream:
         parameters, rest = self._reader.parameters, memoryview(self._reader.buffers)
         if copy is None:
             return Splitter(payload, parameters, rest, chunk_bytes, self._offset, COMPILED)
-        if self._base is None:
-            return CopyingSplitter(payload, parameters, rest, chunk_bytes, self._offset, COMPILED, copy=copy.values)
-        chunk_bytes = min(chunk_bytes, BLOCKS_AT_ONCE * payload.wire_type.unit_bytes)
-        return DifferenceSplitter(payload, parameters, rest, chunk_bytes, COMPILED, copy=copy.values)
+        kind = CopyingSplitter
+        if self._base is not None:
+            kind, chunk_bytes = DifferenceSplitter, min(chunk_bytes, BLOCKS_AT_ONCE * payload.wire_type.unit_bytes)
+        return kind(payload, parameters, rest, chunk_bytes, self._offset, COMPILED, copy=copy.values)
