@@ -33,7 +33,7 @@ of the fastest other, to those of the fastest gemps:
 
 {verdicts}
 
-Bytes are compared between kinds of gemps.
+Bytes are compared between kinds of gemps: part of that ratio is the wire types', part the exchange every 8 steps.
 
 ```sh show
 make bench-time   # as root
@@ -66,8 +66,8 @@ the loss after {search_limit:g} s):
 - `ddp`: PyTorch DDP with gloo under torchrun, AdamW, a checkpoint every 100 steps, without broadcasts of buffers, which
   are constant here; `post-local-sgd-H`: with `PostLocalSGDOptimizer`, averaging every H steps after 100.
 - `torch-rpc`: the parameter server of PyTorch's tutorial on batch RPC processing, with AdamW; over TCP.
-- `flower-fedavg-32`: rounds of 32 local steps of AdamW. `ray-train`: DDP in Ray Train.
-- `torchft-ddp`: torchft 0.2.0, averages of gradients among the workers that live.
+- `flower-fedavg-32`: rounds of 32 local steps of AdamW. `ray-train`: DDP in Ray Train, and
+  `torchft-ddp`: torchft 0.2.0, averages among the workers that live; neither has run yet.
 - Not here: hivemind, whose workers find each other without a server, and NVFlare, rounds as Flower's.
 """
 

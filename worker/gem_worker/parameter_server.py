@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self, get_args
+from typing import Self
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -173,8 +173,8 @@ class ParameterServer:
             layout=layout,
             device=device or str(tensors[0].tensor.device),
             steps_per_epoch=-(-steps_per_epoch // self.every),
-            delta_wire_types=_offer(delta_wire, get_args(WireName)),
-            parameter_wire_types=_offer(parameter_wire, get_args(WireName)),
+            delta_wire_types=_offer("delta_wire", delta_wire),
+            parameter_wire_types=_offer("parameter_wire", parameter_wire),
             overlap=overlap,
             directions=DIRECTIONS,
             settings=client_settings,
@@ -615,9 +615,9 @@ class ParameterServer:
         return self._joined
 
 
-def _offer(name: WireName, known: tuple[str, ...]) -> tuple[WireType, ...]:
-    if name not in known:
-        raise ValueError(f"{name!r} is no wire type here; use one of {', '.join(known)}")
+def _offer(argument: str, name: WireName) -> tuple[WireType, ...]:
+    if name not in WIRE_TYPES:
+        raise ValueError(f"{argument}={name!r} is no wire type here; use one of {', '.join(WIRE_TYPES)}")
     return tuple(dict.fromkeys((WIRE_TYPES[name], WireType.FLOAT32)))
 
 
