@@ -2,6 +2,10 @@
 
 import threading
 
+import pytest
+from gem_worker.client import ClientSettings
+from gem_worker.client.watchdog import Watchdog
+
 from tests.client.conftest import Connect, Script
 from tests.client.models import SMALL, buffer, payload
 from tests.client.scripted_server import go_on, tear
@@ -65,3 +69,17 @@ def test_closing_ends_the_thread(script: Script, connect: Connect) -> None:
     assert thread.is_alive()
     client.close()
     assert not thread.is_alive()
+
+
+def test_a_watchdog_can_be_stopped_while_another_thread_starts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    watchdog = Watchdog(lambda: 0, lambda: None, ClientSettings())
+    start = threading.Thread.start
+
+    def stop_first(thread: threading.Thread) -> None:
+        watchdog.stop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", stop_first)
+    watchdog.start()
+    watchdog.stop()
+    assert "gemps-watchdog" not in {one.name for one in threading.enumerate()}

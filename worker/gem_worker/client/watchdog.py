@@ -78,9 +78,9 @@ class Watchdog:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop and join the thread."""
+        """Stop the thread."""
         self._stopped.set()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():  # started
             self._thread.join()
 
     @contextmanager
