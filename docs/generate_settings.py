@@ -64,7 +64,7 @@ GROUPS = (
         "Worker",
         "Of `gemps work`; and of `gemps train`, but for `--server` and `--worker-name`, which it sets itself, and "
         "`--log-format`. `gemps evaluate` takes those about data, model and device. A script with a `ParameterServer` "
-        "heeds `GEMPS_SERVER` and `GEMPS_WORKER_NAME`; the rest is its own business.",
+        "reads `GEMPS_SERVER`, `GEMPS_WORKER_NAME`, `GEMPS_DELTA_WIRE` and `GEMPS_PARAMETER_WIRE`, and no others.",
         WorkerSettings,
     ),
     Group("Training on one machine", "Of `gemps train`, beside those above.", TrainSettings),

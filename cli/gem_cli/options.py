@@ -84,7 +84,11 @@ class Given:
 
     def has_flag(self, settings: type[BaseSettings], name: str) -> bool:
         """Whether the flag was given."""
-        return name in self._values.get(settings, {})
+        return name in self.flags(settings)
+
+    def flags(self, settings: type[BaseSettings]) -> list[str]:
+        """Names of settings given as flags."""
+        return list(self._values.get(settings, {}))
 
     def arguments(self, settings: type[BaseSettings]) -> list[str]:
         """Flags for child processes."""

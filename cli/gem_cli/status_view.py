@@ -266,6 +266,15 @@ def exchange(worker: Status) -> str:
     return "network" if state(worker, "state") in ("JOINED", "TRAINING") else "-"
 
 
+def wire_types(worker: Status) -> str:
+    """`sparse deltas and int4 parameters`; empty if unknown."""
+    names = [str(worker.get(f"{tensors}_wire_type", "")) for tensors in ("delta", "parameter")]
+    if not all(names) or "WIRE_TYPE_UNSPECIFIED" in names:  # older servers
+        return ""
+    deltas, parameters = (name.removeprefix("WIRE_TYPE_").removesuffix("_BLOCK").lower() for name in names)
+    return f"{deltas} deltas and {parameters} parameters"
+
+
 def printable(text: str, limit: int = 24) -> str:
     """Sanitize and shorten untrusted names."""
     shown = "".join(character if character.isprintable() else "?" for character in text)
@@ -313,6 +322,8 @@ def facts(status: Status) -> list[tuple[str, str]]:
     ways = Counter(way for way in map(exchange, workers) if way in _TRANSPORTS.values())
     if ways:
         found.append(("exchange", ", ".join(f"{count} over {way}" for way, count in sorted(ways.items()))))
+    if wires := Counter(filter(None, map(wire_types, workers))):
+        found.append(("wire types", "; ".join(f"{count} with {types}" for types, count in sorted(wires.items()))))
     best = status.get("best_evaluation")
     if best:
         found.append(

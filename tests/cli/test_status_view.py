@@ -194,6 +194,18 @@ def test_workers_that_overlap_are_counted() -> None:
     assert "overlap: 1 of 2 workers" in status_view.plain_report(changed(workers=workers))
 
 
+def test_workers_are_counted_by_their_wire_types() -> None:
+    assert "wire types" not in status_view.plain_report(STATUS)
+    sparse = {**WORKER, "delta_wire_type": "WIRE_TYPE_SPARSE_BLOCK", "parameter_wire_type": "WIRE_TYPE_INT4_BLOCK"}
+    plain = {**WORKER, "delta_wire_type": "WIRE_TYPE_FLOAT32", "parameter_wire_type": "WIRE_TYPE_FLOAT32"}
+    report = status_view.plain_report(
+        changed(workers=[sparse, plain, sparse, {**sparse, "state": "WORKER_STATE_LEFT"}])
+    )
+    assert (
+        "wire types: 1 with float32 deltas and float32 parameters; 2 with sparse deltas and int4 parameters" in report
+    )
+
+
 def over(kind: str) -> dict[str, Any]:
     return {**WORKER, "transport": f"TRANSPORT_KIND_{kind}"}
 

@@ -181,6 +181,8 @@ torch.manual_seed(0)
 model = torch.nn.Linear(4, 1)
 with ParameterServer(model=model) as ps:
     print("I am", os.environ["GEMPS_WORKER_NAME"], "of", os.environ["GEMPS_WORKERS"], "rank", ps.rank)
+    wires = ps.membership
+    print("deltas as", wires.delta_wire_type.name + ", parameters as", wires.parameter_wire_type.name)
     for step in range(10_000):
         if "fail" in sys.argv and index == 1 and step == 3:
             sys.exit("worker one has had enough")
@@ -204,14 +206,26 @@ def test_a_script_of_ones_own_trains_with_two_workers_and_without_a_budget_ends_
     script: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    done = gemps("train", "--workers", "2", "--run-dir", str(folder), "--", "python", script, "stop")
+    wires = ["--delta-wire", "sparse", "--parameter-wire", "int4"]
+    done = gemps("train", "--workers", "2", *wires, "--run-dir", str(folder), "--", "python", script, "stop")
     assert done.returncode == 0, done.stderr
     assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["commits"] == 2 * 20
     assert (folder / "model.safetensors").exists()
-    assert "I am worker-1 of 2" in (folder / "logs" / "worker-1.log").read_text(encoding="utf-8")
+    said = (folder / "logs" / "worker-1.log").read_text(encoding="utf-8")
+    assert "I am worker-1 of 2" in said
+    assert "deltas as SPARSE_BLOCK, parameters as INT4_BLOCK" in said
     scored = gemps_here("evaluate", str(folder / "model.safetensors"))
     assert (scored.returncode, scored.stderr.count("\n")) == (USAGE, 1)
     assert "my_script.py stop), which alone knows model and data: load it there with gemps.load(" in scored.stderr
+
+
+def test_options_without_effect_on_a_script_are_refused(script: str, tmp_path: Path) -> None:
+    done = gemps_here(
+        "train", "--batch-size", "8", "--overlap", "--run-dir", str(tmp_path / "run"), "--", "python", script
+    )
+    assert done.returncode == USAGE
+    assert "--batch-size, --overlap: only for the built-in tasks" in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_worker_that_fails_is_told_and_the_others_go_on(script: str, tmp_path: Path) -> None:

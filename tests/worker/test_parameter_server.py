@@ -334,6 +334,28 @@ def test_address_and_name_come_from_the_environment(server: ServerThread, monkey
         assert any(name.endswith(f"-{os.getpid()}") for name in names)
 
 
+def test_wire_types_come_from_the_environment_unless_the_script_chooses(
+    server: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMPS_DELTA_WIRE", "sparse")
+    monkeypatch.setenv("GEMPS_PARAMETER_WIRE", "int4")
+    with (
+        connect(server, make("perceptron"), name="ada"),
+        connect(server, make("perceptron"), name="bob", delta_wire="int8"),
+    ):
+        settled = [
+            (status["delta_wire_type"], status["parameter_wire_type"])
+            for status in (worker_status(server, name) for name in ("ada", "bob"))
+        ]
+    assert settled == [
+        ("WIRE_TYPE_SPARSE_BLOCK", "WIRE_TYPE_INT4_BLOCK"),
+        ("WIRE_TYPE_INT8_BLOCK", "WIRE_TYPE_INT4_BLOCK"),
+    ]
+    monkeypatch.setenv("GEMPS_PARAMETER_WIRE", "int2")
+    with pytest.raises(ValueError, match="GEMPS_PARAMETER_WIRE='int2' is no wire type"):
+        ParameterServer(server.address, make("perceptron"))
+
+
 def test_missing_and_wrong_arguments_are_told_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GEMPS_SERVER", raising=False)
     with pytest.raises(ValueError, match="set GEMPS_SERVER"):

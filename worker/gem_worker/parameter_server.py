@@ -113,7 +113,8 @@ class ParameterServer:
         every: H; "auto": 8 times the worker's speed over the median, 1 to 32.
         steps_per_epoch: batches; required for budgets in epochs.
         delta_wire: "float32", "float16", "bfloat16", "int8", "int4" or "sparse" (docs/deploy.md, "Capacity").
-        parameter_wire: as `delta_wire`; "int4" and "sparse" are differences.
+            Default: GEMPS_DELTA_WIRE, or "float32".
+        parameter_wire: likewise; "int4" and "sparse" are differences. Default: GEMPS_PARAMETER_WIRE, or "float32".
         overlap: compute during the exchange; not with `optimizer`.
         on_join: called before parameters become views; may move or initialise the model.
         device: for the status.
@@ -133,8 +134,8 @@ class ParameterServer:
         every: Every = 1,
         name: str | None = None,
         steps_per_epoch: int = 0,
-        delta_wire: WireName = "float32",
-        parameter_wire: WireName = "float32",
+        delta_wire: WireName | None = None,
+        parameter_wire: WireName | None = None,
         overlap: bool = False,
         on_join: Callable[[Membership], None] | None = None,
         device: str | None = None,
@@ -615,10 +616,12 @@ class ParameterServer:
         return self._joined
 
 
-def _offer(argument: str, name: WireName) -> tuple[WireType, ...]:
-    if name not in WIRE_TYPES:
-        raise ValueError(f"{argument}={name!r} is no wire type here; use one of {', '.join(WIRE_TYPES)}")
-    return tuple(dict.fromkeys((WIRE_TYPES[name], WireType.FLOAT32)))
+def _offer(argument: str, name: WireName | None) -> tuple[WireType, ...]:
+    variable = f"GEMPS_{argument.upper()}"
+    chosen, source = (os.environ.get(variable, "float32"), variable) if name is None else (name, argument)
+    if chosen not in WIRE_TYPES:
+        raise ValueError(f"{source}={chosen!r} is no wire type here; use one of {', '.join(WIRE_TYPES)}")
+    return tuple(dict.fromkeys((WIRE_TYPES[chosen], WireType.FLOAT32)))
 
 
 def _reason(error: BaseException | None) -> str:

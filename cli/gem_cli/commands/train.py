@@ -19,7 +19,7 @@ from gem_cli.commands.evaluate import EVALUATION_FIELDS
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import FAILED, USAGE, CommandError
 from gem_cli.extras import require, require_server_system
-from gem_cli.options import Given, OptionGroup, to_arguments, with_options
+from gem_cli.options import Given, OptionGroup, flag, to_arguments, variable, with_options
 from gem_cli.programs import resolved
 from gem_cli.sinks.interface import RunInfo
 from gem_cli.sinks.sinks import Sinks, chosen_sinks
@@ -38,6 +38,8 @@ _IN_THE_FOLDER = {"log_format": "human"}
 _OWN = frozenset({"data_dir", "ready_file", "exit_when_finished", "log_format"})
 _SERVER = OptionGroup(ServerSettings, "Server", _OWN | shards.OF_SHARDS)
 _EVALUATOR = OptionGroup(EvaluatorSettings, "Training", frozenset({"keep_best"}))
+# Settings that ParameterServer reads from the environment.
+_OF_COMMANDS = ("delta_wire", "parameter_wire")
 _WORKER = OptionGroup(WorkerSettings, "Worker", frozenset({"server", "worker_name", "log_format"}))
 
 
@@ -71,6 +73,8 @@ def train(
     check_credentials(client)
     check_has_credentials(given.load(ServerSettings, data_dir=Path(), fallback=_IN_THE_FOLDER), client)
     command = resolved(script, "a task is chosen by --task") if script else None
+    if command is not None:
+        _refuse_flags_without_effect(given)
     evaluator = _evaluator(given, worker, command)
     if command is None:
         check_model(worker.model, worker.task)
@@ -85,7 +89,7 @@ def train(
             or gemps("work", *to_arguments({"log_format": worker.log_format}), *given.arguments(WorkerSettings)),
             workers=settings.workers,
             min_workers=server.min_workers,
-            worker_environment={} if worker.device.startswith("cuda") else ONE_THREAD,
+            worker_environment=_worker_environment(worker, command),
             report_interval=settings.report_interval,
             worker_exit_timeout=settings.worker_exit_timeout,
             evaluator=None if evaluator is None else [*evaluator, f"--keep-best={folder.best}"],
@@ -177,6 +181,22 @@ def _evaluator(given: Given, worker: WorkerSettings, script: Sequence[str] | Non
             USAGE,
         )
     return gemps("evaluate", "--follow", *_evaluation_arguments(worker), *to_arguments(wanted))
+
+
+def _refuse_flags_without_effect(given: Given) -> None:
+    if flags := [flag(name) for name in given.flags(WorkerSettings) if name not in _OF_COMMANDS]:
+        raise CommandError(
+            f"{', '.join(flags)}: only for the built-in tasks, without effect on your own command: give it options of "
+            "its own after --, or arguments to its ParameterServer",
+            USAGE,
+        )
+
+
+def _worker_environment(worker: WorkerSettings, command: Sequence[str] | None) -> dict[str, str]:
+    threads = {} if worker.device.startswith("cuda") else ONE_THREAD
+    if command is None:
+        return threads
+    return threads | {variable(WorkerSettings, name): getattr(worker, name) for name in _OF_COMMANDS}
 
 
 def _may_be_a_socket(path: Path) -> bool:

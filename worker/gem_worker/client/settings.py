@@ -157,6 +157,6 @@ class ClientSettings(BaseSettings):
 
 
 def client_variables() -> dict[str, str]:
-    """GEMPS_CLIENT_ variables, for workers elsewhere."""
-    prefix = ClientSettings.model_config["env_prefix"]
-    return {name: value for name, value in os.environ.items() if name.startswith(prefix)}
+    """GEMPS_CLIENT_ variables and wire types, for workers elsewhere."""
+    names = (ClientSettings.model_config["env_prefix"], "GEMPS_DELTA_WIRE", "GEMPS_PARAMETER_WIRE")
+    return {name: value for name, value in os.environ.items() if name.startswith(names)}
