@@ -29,6 +29,8 @@ GEM_SETTINGS = (
     Setting("pi_max", 5.0, -1e6, 1e6, "largest factor; 1 learns clearly worse, more than 5 gains nothing"),
     Setting("epsilon", 1e-12, 1e-30, 1.0, "keeps the division defined where delta is 0"),
     WEIGHT_DECAY,
+    Setting("local_steps", 1, 1, 1e6, "gradients in a commit, of which it has the mean", whole=True),
+    Setting("local_rate", 0.3, 0.0, 100.0, "size of a worker's steps between commits, in eta; 0: none"),
 )
 
 PRECONDITION_SETTINGS = (

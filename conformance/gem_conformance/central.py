@@ -152,6 +152,7 @@ class Central:
     run_state: run_pb2.RunState = run_pb2.RUN_STATE_TRAINING
     local_steps: int = 1
     normalise_local_steps: bool = False
+    local_rate: float = 1.0
     generation: int = 1
 
     @property

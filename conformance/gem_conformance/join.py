@@ -51,6 +51,7 @@ def join_response(
             seed=1,
             local_steps=central.local_steps,
             normalise_local_steps=central.normalise_local_steps,
+            local_rate=central.local_rate,
         ),
         run_state=central.run_state,
         delta_wire_type=int(session.delta_wire_type),  # type: ignore[arg-type]

@@ -9,7 +9,8 @@ In this order:
 
 Unlike the paper's, pi is computed when the delta is applied, so theta - s_w is exact. The clamp is only in the paper's
 code; without its lower end, runs of five or more workers diverge. One worker is not momentum SGD: its update is
-sign(delta) * min(|m|, pi_max * |delta|).
+sign(delta) * min(|m|, pi_max * |delta|). With local_steps above 1 a delta has the mean gradient of as many
+shorter steps, as in agn.py.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gem_core.errors import RuleError
 from gem_core.rule_settings import GEM_SETTINGS, Setting
 from gem_core.rules.blocks import arithmetic
 from gem_core.rules.decay import DecayingRule
-from gem_core.rules.interface import RuleState
+from gem_core.rules.interface import RuleState, WorkerStep
 from gem_core.rules.kernel import Kernel
 
 __all__ = ["Gem", "gem_element"]
@@ -65,6 +66,14 @@ class Gem(DecayingRule):
             np.float32(chosen[name]) for name in ("momentum", "kappa", "pi_min", "pi_max", "epsilon")
         )
         self._limits, self._proxy_scale = self._constants[2:4], chosen["kappa"]
+
+    @property
+    def worker_step(self) -> WorkerStep:
+        """`local_steps` steps, normalised."""
+        count, is_preconditioned = int(self.settings["local_steps"]), self.precondition != "none"
+        if count == 1:
+            return WorkerStep()
+        return WorkerStep(count, normalise=True, rate=self.settings["local_rate"], preconditioned=is_preconditioned)
 
     def factors(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -18,6 +17,7 @@ from gem_core.rule_settings import Setting
 from gem_core.rules.blocks import PARALLEL_FROM
 from gem_core.rules.kernel import NO_LIMITS, Decay, Kernel, Statistics
 from gem_core.threads import apply_thread_count, require_threads
+from gem_core.worker_step import WorkerStep
 
 __all__ = ["RuleState", "Setting", "Statistics", "UpdateRule", "WorkerStep"]
 
@@ -35,14 +35,6 @@ class RuleState:
     def __init__(self, snapshot: NDArray[Any], vectors: tuple[NDArray[Any], ...] = ()) -> None:
         self.snapshot = snapshot
         self.vectors = vectors
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStep:
-    """Local SGD steps (w += -eta * gradient) between commits; `normalise`: commit their mean, not sum."""
-
-    local_steps: int = 1
-    normalise: bool = False
 
 
 class UpdateRule:

@@ -177,6 +177,13 @@ class ServerSettings(BaseSettings):
         "Decoupled weight decay, as AdamW's: each commit shrinks matrices and embeddings, not biases and norms, by "
         "this share times eta. Also for downpour and adaptive-staleness.",
     )
+    local_steps: int = _of_gem(
+        "local_steps",
+        "Gradients in a commit: on slow networks, 4 to 8. The worker takes a step of its own after each but the last, "
+        "then commits their mean. Needs a larger eta than one gradient, with --precondition about twice that at 4. "
+        "Budgets in --steps count commits.",
+    )
+    local_rate: float = _of_gem("local_rate", "With --local-steps: size of these steps, in eta. 0: only accumulation.")
     precondition: Precondition = Field(
         "none",
         description="Preconditioner of gem, as of Adam: each element's gradient divided by the root of a running mean "

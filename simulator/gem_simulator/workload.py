@@ -12,7 +12,7 @@ import torch
 from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, DivergedError
 from gem_worker.flat_model import FlatModel
 from gem_worker.gradient_transform import GradientTransform, TransformState
-from gem_worker.local_steps import LocalSteps
+from gem_worker.local_steps import LocalState, LocalSteps
 from gem_worker.models import model_for_task
 from gem_worker.score import score
 from gem_worker.seeds import dropout_seed
@@ -45,14 +45,19 @@ class Delta:
 
 
 class Hand:
-    """A worker's position in data and random numbers, and its direction's state."""
+    """A worker's position in data and random numbers, and the states of its direction and local steps."""
 
     def __init__(
-        self, batches: Iterator[tuple[int, NDArray[np.int64]]], random: torch.Tensor, transform: TransformState
+        self,
+        batches: Iterator[tuple[int, NDArray[np.int64]]],
+        random: torch.Tensor,
+        transform: TransformState,
+        local: LocalState,
     ) -> None:
         self.batches = batches
         self.random = random
         self.transform = transform
+        self.local = local
 
 
 class Workload:
@@ -81,8 +86,7 @@ class Workload:
         self._flat = FlatModel(self.model)
         self._transfer = Transfer(self._flat, delta_wire, parameter_wire)
         self._transform = GradientTransform(self._flat, direction, clip_norm)
-        own = worker_step or WorkerStep()
-        self._local = LocalSteps(self._flat, own.local_steps, normalise=own.normalise)
+        self._local = LocalSteps(self._flat, worker_step or WorkerStep())
         self._delta_format = PayloadFormat(self._flat.layout, delta_wire)
         self._reply_format = PayloadFormat(self._flat.layout, parameter_wire)
         self._reply = np.frombuffer(self._transfer.reply, np.uint8)
@@ -104,7 +108,7 @@ class Workload:
         """A new worker's state."""
         batches = batch_numbers(self._task.train, self._batch_size, self._seed, rank)
         random = torch.Generator().manual_seed(dropout_seed(self._seed, rank)).get_state()
-        return Hand(batches, random, self._transform.new_state())
+        return Hand(batches, random, self._transform.new_state(), self._local.new_state())
 
     def step(self, hand: Hand, parameters: NDArray[np.float32], buffers: bytes, eta: float) -> tuple[Delta, int]:
         """Run one step; return its commit and the steps skipped before.
@@ -118,7 +122,7 @@ class Workload:
             self.model.train()
         for skipped in range(MAX_SKIPPED_IN_A_ROW):
             samples, loss = self._backward(hand)
-            while not self._local.accumulate(eta):
+            while not self._local.accumulate(eta, hand.local):
                 more, loss = self._backward(hand)
                 samples += more
             staged = self._transfer.stage(eta, loss)

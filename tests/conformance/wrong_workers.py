@@ -720,6 +720,18 @@ def mean_instead_of_the_sum(puppet: Puppet) -> None:
     puppet.hear()
 
 
+@wrong(
+    FaultName.IGNORED_LOCAL_STEPS,
+    "local-steps-rate",
+    expected="local gradients divided by 4",
+    came="another delta: ",
+)
+def whole_steps_instead_of_shorter_ones(puppet: Puppet) -> None:
+    begin(puppet)
+    puppet.say(puppet.whole((-puppet.eta * four_local_steps(puppet) / 4).astype(np.float32).tobytes()))
+    puppet.hear()
+
+
 @wrong(FaultName.IGNORED_FINISHED, "finished-refused")
 def commits_to_a_finished_run(puppet: Puppet) -> None:
     begin(puppet)

@@ -471,6 +471,7 @@ def test_a_commit_allocates_little_compared_with_the_model(name: str) -> None:
     ("name", "chosen", "expected"),
     [
         ("gem", {}, WorkerStep(1, normalise=False)),
+        ("gem", {"local_steps": 4}, WorkerStep(4, normalise=True, rate=0.3)),
         ("agn", {"local_steps": 7}, WorkerStep(7, normalise=True)),
         ("easgd", {"period": 5}, WorkerStep(5, normalise=False)),
         ("delayed-nesterov", {"local_steps": 3}, WorkerStep(3, normalise=False)),
@@ -480,6 +481,13 @@ def test_a_commit_allocates_little_compared_with_the_model(name: str) -> None:
 )
 def test_what_workers_do_between_two_commits(name: str, chosen: dict[str, float], expected: WorkerStep) -> None:
     assert create_rule(name, **chosen).worker_step == expected
+
+
+@pytest.mark.parametrize("precondition", ["rms", "averaged-rms"])
+def test_a_preconditioner_applies_to_local_steps(precondition: str) -> None:
+    rule = create_rule("gem", precondition, local_steps=4, local_rate=2)
+    assert rule.worker_step == WorkerStep(4, normalise=True, rate=2.0, preconditioned=True)
+    assert create_rule("gem", precondition).worker_step == WorkerStep()
 
 
 @pytest.mark.parametrize(

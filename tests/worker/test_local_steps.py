@@ -1,13 +1,17 @@
 """Steps that a worker takes by itself between two commits, against a real server whose rule asks for them."""
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from gem_worker import ClientSettings, ParameterServer, RunFinishedError, StepReport
 from torch import Tensor, nn
 
+from tests.worker.loops import train
 from tests.worker.serving import ServerThread
+from tests.worker.zoo import make
 
 IMPATIENT = ClientSettings(connect_timeout=20)
 ETA = 0.125
@@ -65,6 +69,45 @@ def test_agn_commits_the_mean_of_its_local_steps(place: dict[str, Path]) -> None
             assert ps.applied_steps == 2
 
 
+def test_gem_commits_the_mean_of_shorter_local_steps(place: dict[str, Path]) -> None:
+    chosen = {"local_steps": 3, "local_rate": 0.5, "momentum": 0.0}
+    with ServerThread(rule="gem", eta=ETA, **chosen, **place) as server:
+        model = Quadratic()
+        with ParameterServer(server.address, model, client_settings=IMPATIENT) as ps:
+            for done in (1, 2):
+                assert step(ps, model).local
+                assert torch.allclose(model.w, START * (1 - ETA / 2 * CURVATURES) ** done)
+            assert step(ps, model).applied
+            shorter = START * (1 - ETA / 2 * CURVATURES) ** 3
+            assert torch.allclose(model.w, START + (shorter - START) / 3 / 0.5)
+
+
+@pytest.mark.parametrize("first", [1.0, float("inf")])
+@pytest.mark.parametrize("precondition", ["rms", "averaged-rms"])
+def test_local_steps_are_preconditioned_by_what_was_committed(
+    precondition: str, first: float, place: dict[str, Path]
+) -> None:
+    chosen = {"local_steps": 2, "local_rate": 0.5, "precondition": precondition}
+    with ServerThread(rule="gem", eta=ETA, **chosen, **place) as server:
+        model = Quadratic()
+        with ParameterServer(server.address, model, client_settings=IMPATIENT) as ps:
+            if first != 1.0:
+                step(ps, model)
+                assert step(ps, model, factor=first).skipped
+            step(ps, model)
+            assert torch.equal(model.w, START), "there is no commit yet"
+            assert step(ps, model).applied
+            begun = model.w.detach().clone()
+            step(ps, model, factor=3.0)
+            # The root mean square of one commit is its gradient's size.
+            sizes = 3 * CURVATURES * begun / (CURVATURES * START).abs()
+            assert torch.allclose(model.w, begun - ETA / 2 * sizes.clamp(-5, 5))
+            assert step(ps, model, factor=3.0).applied
+            begun = model.w.detach().clone()
+            step(ps, model, factor=1000.0)
+            assert torch.allclose(model.w, begun - ETA / 2 * 5 * begun.sign())
+
+
 def test_easgd_commits_their_sum_and_gets_its_own_parameters_back(place: dict[str, Path]) -> None:
     chosen = "period=2,alpha=0.25"
     with ServerThread(rule="easgd", rule_settings=chosen, eta=ETA, **place) as server:
@@ -105,3 +148,26 @@ def test_a_gradient_that_is_not_finite_takes_the_local_steps_with_it(place: dict
             assert report.applied
             assert torch.allclose(model.w, START + (after_local_steps(3) - START) / 3)
             assert ps.skipped_steps == 1
+
+
+@pytest.mark.parametrize("precondition", ["none", "averaged-rms"])
+@pytest.mark.parametrize("wires", [("float32", "float32"), ("sparse", "int4")])
+def test_workers_learn_with_local_steps(precondition: Any, wires: Any) -> None:
+    eta = 0.05 if precondition == "none" else 0.002
+    with ServerThread(precondition=precondition, local_steps=4, eta=eta) as server:
+        models, losses = [make("batch-norm") for _ in range(3)], []
+
+        def work(number: int) -> None:
+            chosen = {"delta_wire": wires[0], "parameter_wire": wires[1]}
+            with ParameterServer(
+                server.address, models[number], name=f"{number}", client_settings=IMPATIENT, **chosen
+            ) as ps:
+                losses.append(train(ps, 60))
+
+        workers = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert len(losses) == 3
+        assert all(one[-1] < 0.9 * one[0] for one in losses)

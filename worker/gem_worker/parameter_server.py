@@ -34,7 +34,7 @@ from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, DivergedError, UnsupportedMo
 from gem_worker.flat_model import FlatModel
 from gem_worker.gradient_transform import GradientTransform, TransformState
 from gem_worker.local_optimizer import Every, LocalOptimizer
-from gem_worker.local_steps import LocalSteps
+from gem_worker.local_steps import LocalState, LocalSteps
 from gem_worker.loss_scaler import LossScaler
 from gem_worker.model_tensors import inspect_model
 from gem_worker.optimizer_watch import OptimizerWatch
@@ -187,6 +187,7 @@ class ParameterServer:
         self._courier: Courier | None = None
         self._optimizer_watch: OptimizerWatch | None = None
         self._local: LocalSteps
+        self._local_state: LocalState
         self._transform: GradientTransform
         self._transform_state: TransformState
         self._local_samples = 0
@@ -232,7 +233,8 @@ class ParameterServer:
             except RunFinishedError:
                 self._finished = True  # step() raises
             self._joined = flat, transfer, LossScaler(flat)
-            self._local = LocalSteps(flat, run.local_steps, normalise=run.normalise_local_steps)
+            self._local = LocalSteps(flat, run.worker_step)
+            self._local_state = self._local.new_state()
             if membership.overlap:
                 self._courier = Courier(self._client)
             if self._optimizer is not None:
@@ -269,7 +271,7 @@ class ParameterServer:
         flat.collect_gradients()
         scaling.unscale(scaler)
         self._transform.apply(self._transform_state)
-        if not self._local.accumulate(self.eta):
+        if not self._local.accumulate(self.eta, self._local_state):
             scaling.update(scaler)
             self._local_samples += samples
             return StepReport(False, False, None, self._version, None, samples, self.eta, 0.0, 0.0, 0.0, local=True)

@@ -79,6 +79,12 @@ def normalised_local_steps(play: Play) -> None:
     local_steps(play)
 
 
+def shorter_local_steps(play: Play) -> None:
+    """Require the mean of gradients along shorter steps."""
+    play.central.local_rate = 0.25
+    normalised_local_steps(play)
+
+
 SCENARIOS = (
     Scenario(
         "commit-small",
@@ -101,6 +107,12 @@ SCENARIOS = (
         "local-steps-mean",
         "normalise_local_steps, too: commit their mean, or stop",
         normalised_local_steps,
+        may_not_speak=True,
+    ),
+    Scenario(
+        "local-steps-rate",
+        "local_rate is 0.25: take steps of that size, or stop",
+        shorter_local_steps,
         may_not_speak=True,
     ),
 )

@@ -51,7 +51,7 @@ class Budget(_message.Message):
     def __init__(self, steps: _Optional[int] = ..., epochs: _Optional[float] = ..., commits: _Optional[int] = ...) -> None: ...
 
 class RunSettings(_message.Message):
-    __slots__ = ("rule", "rule_settings", "eta", "eta_schedule", "budget", "order", "min_workers", "seed", "local_steps", "normalise_local_steps", "precondition", "direction", "clip_norm")
+    __slots__ = ("rule", "rule_settings", "eta", "eta_schedule", "budget", "order", "min_workers", "seed", "local_steps", "normalise_local_steps", "precondition", "direction", "clip_norm", "local_rate", "precondition_local_steps")
     class RuleSettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,8 @@ class RunSettings(_message.Message):
     PRECONDITION_FIELD_NUMBER: _ClassVar[int]
     DIRECTION_FIELD_NUMBER: _ClassVar[int]
     CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_RATE_FIELD_NUMBER: _ClassVar[int]
+    PRECONDITION_LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     rule: str
     rule_settings: _containers.ScalarMap[str, float]
     eta: float
@@ -85,4 +87,6 @@ class RunSettings(_message.Message):
     precondition: str
     direction: str
     clip_norm: float
-    def __init__(self, rule: _Optional[str] = ..., rule_settings: _Optional[_Mapping[str, float]] = ..., eta: _Optional[float] = ..., eta_schedule: _Optional[_Union[EtaSchedule, str]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., order: _Optional[_Union[ServingOrder, str]] = ..., min_workers: _Optional[int] = ..., seed: _Optional[int] = ..., local_steps: _Optional[int] = ..., normalise_local_steps: bool = ..., precondition: _Optional[str] = ..., direction: _Optional[str] = ..., clip_norm: _Optional[float] = ...) -> None: ...
+    local_rate: float
+    precondition_local_steps: bool
+    def __init__(self, rule: _Optional[str] = ..., rule_settings: _Optional[_Mapping[str, float]] = ..., eta: _Optional[float] = ..., eta_schedule: _Optional[_Union[EtaSchedule, str]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., order: _Optional[_Union[ServingOrder, str]] = ..., min_workers: _Optional[int] = ..., seed: _Optional[int] = ..., local_steps: _Optional[int] = ..., normalise_local_steps: bool = ..., precondition: _Optional[str] = ..., direction: _Optional[str] = ..., clip_norm: _Optional[float] = ..., local_rate: _Optional[float] = ..., precondition_local_steps: bool = ...) -> None: ...

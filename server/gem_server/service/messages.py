@@ -253,6 +253,8 @@ def run_settings_to(settings: ServerSettings, rule: UpdateRule) -> run_pb2.RunSe
         precondition=rule.precondition if rule.precondition != "none" else "",
         direction=settings.direction if settings.direction != "gradient" else "",
         clip_norm=settings.clip_norm,
+        local_rate=rule.worker_step.rate,
+        precondition_local_steps=rule.worker_step.preconditioned,
     )
 
 

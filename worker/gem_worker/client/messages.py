@@ -12,6 +12,7 @@ from google.protobuf.descriptor import EnumDescriptor
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 from gem_core.shards import combined
 from gem_core.wire_types import WireType
+from gem_core.worker_step import WorkerStep
 from gem_worker.client.errors import ServerMisbehavedError
 
 
@@ -74,11 +75,18 @@ class RunSettings:
     precondition: str = "none"
     direction: str = "gradient"
     clip_norm: float = 0.0
+    local_rate: float = 1.0
+    precondition_local_steps: bool = False
 
     @property
-    def of_local_steps(self) -> tuple[object, ...]:
-        """What a worker does between commits."""
-        return self.direction, self.clip_norm, self.local_steps, self.normalise_local_steps
+    def worker_step(self) -> WorkerStep:
+        """Between commits."""
+        return WorkerStep(self.local_steps, self.normalise_local_steps, self.local_rate, self.precondition_local_steps)
+
+    @property
+    def of_worker(self) -> tuple[object, ...]:
+        """What a worker does with gradients."""
+        return self.direction, self.clip_norm, self.worker_step
 
     @classmethod
     def from_wire(cls, settings: run_pb2.RunSettings) -> Self:
@@ -99,6 +107,8 @@ class RunSettings:
             precondition=settings.precondition or "none",
             direction=settings.direction or "gradient",
             clip_norm=settings.clip_norm,
+            local_rate=settings.local_rate if settings.HasField("local_rate") else 1.0,
+            precondition_local_steps=settings.precondition_local_steps,
         )
 
 

@@ -45,8 +45,14 @@ export class Client {
 
   /** As the server told them last. */
   get deltaSettings(): DeltaSettings {
-    const { localSteps = 0, normaliseLocalSteps = false } = this.#session.joined.settings ?? {};
-    return { eta: this.#session.eta, localSteps: Math.max(1, localSteps), normalise: normaliseLocalSteps };
+    const { localSteps = 0, normaliseLocalSteps = false, localRate = 1, preconditionLocalSteps = false } =
+      this.#session.joined.settings ?? {};
+    return {
+      eta: this.#session.eta,
+      localSteps: Math.max(1, localSteps),
+      localRate: preconditionLocalSteps ? 0 : localRate, // 0 is the alternative to preconditioning
+      normalise: normaliseLocalSteps,
+    };
   }
 
   get isFinished(): boolean {

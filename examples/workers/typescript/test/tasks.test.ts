@@ -61,7 +61,7 @@ test('the delta of the quadratic task is the float32 product of -eta and the par
   const task = quadratic(600);
   const state = task.firstState();
   assert.deepEqual([...state.parameters.slice(507, 511)], [253 / 256, 254 / 256, -254 / 256, -253 / 256]);
-  const values = deltaOf(task, state, { eta: 0.05, localSteps: 1, normalise: false })?.values;
+  const values = deltaOf(task, state, { eta: 0.05, localSteps: 1, localRate: 1, normalise: false })?.values;
   const eta = Math.fround(-0.05);
   assert.deepEqual(
     values,
@@ -73,17 +73,20 @@ test('local steps move the worker by itself, and their gradients are committed t
   const task = quadratic(1);
   const state = { ...task.firstState(), parameters: Float32Array.of(1) };
   // Gradients 1, 0.5 and 0.25 of parameters that are halved by each step.
-  const sum = deltaOf(task, state, { eta: 0.5, localSteps: 3, normalise: false });
+  const sum = deltaOf(task, state, { eta: 0.5, localSteps: 3, localRate: 1, normalise: false });
   assert.deepEqual([...(sum?.values ?? [])], [-0.875]);
-  const mean = deltaOf(task, state, { eta: 0.5, localSteps: 3, normalise: true });
+  const mean = deltaOf(task, state, { eta: 0.5, localSteps: 3, localRate: 1, normalise: true });
   assert.ok(mean !== undefined && Math.abs(mean.values[0] + 0.875 / 3) < 1e-6);
+  // At the rate 0 all three are 1.
+  const still = deltaOf(task, state, { eta: 0.5, localSteps: 3, localRate: 0, normalise: false });
+  assert.deepEqual([...(still?.values ?? [])], [-1.5]);
   assert.deepEqual([...state.parameters], [1]);
 });
 
 test('a gradient that is not finite makes no delta', () => {
   const task = quadratic(2);
   const state = { ...task.firstState(), parameters: Float32Array.of(1, Infinity) };
-  assert.equal(deltaOf(task, state, { eta: 0.1, localSteps: 1, normalise: false }), undefined);
+  assert.equal(deltaOf(task, state, { eta: 0.1, localSteps: 1, localRate: 1, normalise: false }), undefined);
 });
 
 test('wire types that are not spoken are left out of the offer', () => {
