@@ -42,7 +42,7 @@ def run(contender: Contender, world: World, workload: str, rate: float, seed: in
     settings = {"RATE": f"{rate}", "SEED": f"{seed}", "WORKLOAD": workload}
     trained = WORKLOADS[workload]
     model = trained.model(0)
-    failures = periodic(WORKERS) if world.failures else iter(())
+    failures = periodic(WORKERS, seed) if world.failures else iter(())
     with (
         tempfile.TemporaryDirectory(prefix="gemps-time-") as folder,
         made(world) as hosts,

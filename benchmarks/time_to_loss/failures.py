@@ -1,5 +1,6 @@
 """When hosts fail."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,12 +16,10 @@ class Failure:
     absent: float
 
 
-def periodic(workers: int) -> Iterator[Failure]:
-    """A worker every 60 s, in turn, away for 20 s."""
-    number = 0
-    while True:
-        yield Failure(10.0 + 60.0 * number, number % workers + 1, 20.0)
-        number += 1
+def periodic(workers: int, first: int) -> Iterator[Failure]:
+    """A worker every 60 s, in turn from `first`, away for 20 s."""
+    for number in itertools.count():
+        yield Failure(10.0 + 60.0 * number, (first + number) % workers + 1, 20.0)
 
 
 def random(means: dict[int, float], seed: int) -> Iterator[Failure]:

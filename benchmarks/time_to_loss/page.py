@@ -50,8 +50,7 @@ gemps, torch rpc and Flower compute on theirs, and DDP's rendezvous does not.
 - `slow-network`: each host's link has {megabits:g} Mbit/s and {milliseconds:g} ms, so {twice:g} ms between two hosts.
 - `failures`: a worker's host is killed every 60 s, the first after 10 s, and starts again 20 s later. What ends by
   itself starts again after 1 s.
-- `all-together`: all three. The slow worker is the first to fail; where the others continue, they are equal from 10 to
-  45 s.
+- `all-together`: all three. Worker 0 is slow; in round n worker n is the first to fail.
 
 ## Contenders
 
@@ -61,7 +60,8 @@ the loss after {search_limit:g} s):
 {searched}
 
 - All clip gradients to norm 1.
-- `gemps`: the server's GEM; `averaged-rms`: with `--precondition averaged-rms --weight-decay 0.1`; `adamw-H`: AdamW in
+- `gemps`: the server's GEM; `averaged-rms`: with `--precondition averaged-rms --weight-decay 0.1`; `averaged-rms-8`:
+  also with `--local-steps 8`; `adamw-H`: AdamW in
   the workers, which exchange every H steps; `sparse`: with `--delta-wire sparse --parameter-wire int4`.
 - `ddp`: PyTorch DDP with gloo under torchrun, AdamW, a checkpoint every 100 steps, without broadcasts of buffers, which
   are constant here; `post-local-sgd-H`: with `PostLocalSGDOptimizer`, averaging every H steps after 100.
