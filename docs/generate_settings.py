@@ -110,7 +110,8 @@ UNITS = {
     "classes": "generated_classes",
     "pixels": "image_size",
     "number": "momentum kappa pi_min pi_max epsilon weight_decay beta2 precondition_epsilon precondition_cap clip_norm "
-    "eta eta_step_factor eta_min seed stop_at_accuracy layers width heads",
+    "local_rate eta eta_step_factor eta_min seed stop_at_accuracy layers width heads",
+    "gradients": "local_steps",
 }
 _UNIT = {name: unit for unit, names in UNITS.items() for name in names.split()}
 

@@ -89,8 +89,6 @@ def replay(
 
 @dataclass(slots=True)
 class _Piece:
-    """Clocks between two starts."""
-
     first: int
     last: int
     wanted: set[int] = field(default_factory=set)

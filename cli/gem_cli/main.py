@@ -63,7 +63,6 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Options before a command."""
     if context.invoked_subcommand not in ("serve", "work"):
         print_misspelt()
 

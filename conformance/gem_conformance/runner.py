@@ -163,7 +163,6 @@ def _worker_name(scenario: Scenario) -> str:
 
 @contextmanager
 def _started(scenario: Scenario, listen: str = "127.0.0.1:0") -> Iterator[list[Wire]]:
-    """Servers, the first one at `listen`."""
     host = listen.rpartition(":")[0]
     wires = [Wire(listen), *(Wire(f"{host}:0") for _ in range(1, scenario.shards))]
     try:

@@ -23,7 +23,6 @@ class BufferedRule(UpdateRule):
         return WorkerStep(int(self.settings["local_steps"]))
 
     def _fill(self, staleness: int) -> tuple[bool, int]:
-        """(whether full, commits since the snapshot)."""
         commits = int(self.scalars_of_run["commits"])
         self.scalars_of_run["commits"] = commits + 1
         return (commits + 1) % self.size == 0, commits // self.size - (commits - staleness) // self.size

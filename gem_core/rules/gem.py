@@ -9,8 +9,7 @@ In this order:
 
 Unlike the paper's, pi is computed when the delta is applied, so theta - s_w is exact. The clamp is only in the paper's
 code; without its lower end, runs of five or more workers diverge. One worker is not momentum SGD: its update is
-sign(delta) * min(|m|, pi_max * |delta|). With local_steps above 1 a delta has the mean gradient of as many
-shorter steps, as in agn.py.
+sign(delta) * min(|m|, pi_max * |delta|).
 """
 
 from __future__ import annotations
@@ -105,7 +104,6 @@ class Gem(DecayingRule):
     def _state_at(
         self, parameters: NDArray[np.float32], state: RuleState, at: NDArray[np.int64] | slice
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Of s_w and m_w."""
         (moment,) = state.vectors
         return state.snapshot[at], moment[at]
 

@@ -165,7 +165,6 @@ class _Workers:
         )
 
     def _name(self, index: int) -> str:
-        """Unique on the server."""
         return f"worker-{index}" if self._server is not None else f"{socket.gethostname()}-{os.getpid()}-{index}"
 
     def _ending(self, index: int) -> Path:

@@ -713,7 +713,6 @@ def _run(settings: ServerSettings) -> Run:
 
 
 def _shared_settings(rule: UpdateRule, settings: ServerSettings) -> str:
-    """As JSON, for all shards."""
     about = {
         "rule": rule.name,
         "precondition": rule.precondition,

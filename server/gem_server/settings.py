@@ -179,11 +179,12 @@ class ServerSettings(BaseSettings):
     )
     local_steps: int = _of_gem(
         "local_steps",
-        "Gradients in a commit: on slow networks, 4 to 8. The worker takes a step of its own after each but the last, "
-        "then commits their mean. Needs a larger eta than one gradient, with --precondition about twice that at 4. "
-        "Budgets in --steps count commits.",
+        "Gradients in a commit: 4 to 8 on slow networks, with up to twice the eta. The worker moves by itself after "
+        "each but the last, and commits their mean. --steps counts commits.",
     )
-    local_rate: float = _of_gem("local_rate", "With --local-steps: size of these steps, in eta. 0: only accumulation.")
+    local_rate: float = _of_gem(
+        "local_rate", "With --local-steps: how far a worker moves by itself, in eta; 0: not at all."
+    )
     precondition: Precondition = Field(
         "none",
         description="Preconditioner of gem, as of Adam: each element's gradient divided by the root of a running mean "

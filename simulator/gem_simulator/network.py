@@ -66,8 +66,6 @@ def network_of(timing: "TimelineSettings", put: Callable[[Member], None]) -> Net
 
 
 class _ConstantDelays:
-    """Arrivals are known in advance."""
-
     next_at = math.inf
 
     def __init__(self, timing: "TimelineSettings", put: Callable[[Member], None]) -> None:

@@ -89,8 +89,6 @@ def timeline(timing: TimelineSettings) -> Iterator[Event]:
 
 
 class _People:
-    """Joins and deaths."""
-
     def __init__(self, timing: TimelineSettings, network: Network) -> None:
         self._timing = timing
         self._network = network
@@ -132,8 +130,6 @@ class _People:
 
 
 class _Fifo:
-    """By arrival, then `put` order."""
-
     def __init__(self) -> None:
         self._requests: list[tuple[float, int, Member]] = []
         self._count = 0
@@ -153,8 +149,6 @@ class _Fifo:
 
 
 class _RoundRobin:
-    """Rank order, waiting for each."""
-
     def __init__(self) -> None:
         self._ring: dict[int, Member] = {}
         self._turn = 0

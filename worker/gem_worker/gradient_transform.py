@@ -119,7 +119,6 @@ def _normalise(values: Tensor, square: Tensor, weight: Tensor, is_finite: Tensor
 
 
 def _norm(gradients: list[Tensor]) -> Tensor:
-    """float32, 0 dimensions."""
     norms = [torch.linalg.vector_norm(one if one.dtype is torch.float64 else one.float()).float() for one in gradients]
     total: Tensor = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
     return total

@@ -18,10 +18,7 @@ CAP = 5.0
 
 @dataclass(slots=True)
 class LocalState:
-    """One worker's running mean of squares of its commits, the weight of all squares in it, and what steps multiply by.
-
-    By group; `factors` are 0 before the first commit.
-    """
+    """One worker's mean of squares of its commits, with its weight, and 1 / root of it, at first 0; by group."""
 
     squares: tuple[Tensor, ...]
     factors: tuple[Tensor, ...]

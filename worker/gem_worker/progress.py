@@ -57,7 +57,6 @@ class Progress:
             self._rate(now)
 
     def _rate(self, now: float) -> float | None:
-        """Per second, without the first step."""
         before, self._counted_from = self._counted_from, (now, self.applied)
         if before is None or now <= before[0]:
             return None

@@ -232,7 +232,6 @@ class Transfer:
         return torch.empty(count, dtype=torch.uint8, pin_memory=self._flat.device.type == "cuda")
 
     def _memory_of_gathered(self) -> Tensor | None:
-        """In payload order."""
         if self._flat.is_plain:
             return None
         if self._on_host and self._delta_format.wire_type is WireType.FLOAT32:
@@ -243,7 +242,6 @@ class Transfer:
         return self._flat.groups[0].gradients if self._gathered is None else self._gathered
 
     def _sent(self) -> Tensor:
-        """The delta's PARAMETERs, encoded."""
         return self._delta_host[: self._delta_format.parameter_bytes] if self._encoded is None else self._encoded
 
     def _feedback_for(self, values: Tensor) -> ErrorFeedback | None:

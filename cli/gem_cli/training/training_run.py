@@ -230,8 +230,6 @@ class TrainingRun:
         terminate([*self._workers, *self._evaluators()], (signal.SIGINT, WORKER_GRACE))
 
     def _await_workers(self, interrupts: Interrupts) -> None:
-        """Stop those that never joined."""
-
         def interrupted() -> bool:
             return interrupts.count > 0
 

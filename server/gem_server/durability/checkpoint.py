@@ -154,7 +154,6 @@ def read_state(place: Path) -> tuple[Layout, dict[str, Any]]:
 
 
 def _layout(document: dict[str, Any]) -> Layout:
-    """Remove and return it."""
     layout = Layout.from_description(document.pop("layout"))
     if (shard := document.pop("shard", None)) is None:
         return layout

@@ -289,7 +289,6 @@ class StagingPool:
         return [hold for hold in self._holding if hold.reply is None]
 
     def _still_waiting(self) -> list[BufferLease]:
-        """Excludes ended calls."""
         return [hold for hold in self._waiting if _is_waiting(hold)]
 
     def _make_room_for(self, hold: BufferLease) -> None:

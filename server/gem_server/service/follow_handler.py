@@ -88,7 +88,6 @@ def _parsed(raw: object, limit: int) -> shards_pb2.FollowRequest:
 
 
 def _difference(own: str, primary: str) -> str:
-    """Of settings in JSON."""
     expected = json.loads(primary)
     try:
         found = json.loads(own)

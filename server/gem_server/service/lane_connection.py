@@ -352,7 +352,6 @@ class LaneConnection:
             self.close()
 
     def _break(self, reason: str) -> None:
-        """Close after a protocol violation."""
         self._on_illegal(self, reason)
         if self._is_secured:
             self._end(_status("INVALID_ARGUMENT", reason))
@@ -379,7 +378,6 @@ class LaneConnection:
         self._limit_time(LINGER_SECONDS)
 
     def _check(self) -> None:
-        """Raise CancelledError if closed."""
         if self._is_over:
             raise asyncio.CancelledError
 

@@ -203,7 +203,6 @@ class Status:
         return report
 
     def _rate(self, now: float) -> float:
-        """Recent rate; once finished, the mean."""
         seconds = self._observed.run_seconds()
         if self._observed.run.state is RunState.FINISHED and seconds > 0:
             return self._observed.run.commits_of_process / seconds

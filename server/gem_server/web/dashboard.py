@@ -142,7 +142,6 @@ class Dashboard:
                 viewer.let_go(_event("end", {}) if self._closing else b"")
 
     async def _round(self) -> float:
-        """Send news; return processor seconds."""
         newcomers = [viewer for viewer in self._viewers if viewer.is_new]
         others = [viewer for viewer in self._viewers if not viewer.is_new]
         news = self._history(self._seen)
@@ -187,8 +186,6 @@ class Dashboard:
 
 
 class _Viewer:
-    """A viewer's queue; None ends it."""
-
     def __init__(self, request: web.Request) -> None:
         self._transport = request.transport
         self.events: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_UNREAD)

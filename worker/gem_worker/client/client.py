@@ -317,7 +317,6 @@ class Client:
             self.close()
 
     def _formats(self) -> Formats:
-        """Of whole payloads."""
         session = self._session
         if self._shards is None:
             return session.formats

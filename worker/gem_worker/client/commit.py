@@ -178,7 +178,6 @@ class Committer:
         return self._stream
 
     def _applied(self, reply: CommitReply, torn_in: PayloadFormat | None = None) -> CommitOutcome:
-        """Complete a broken reply."""
         session = self._session
         verdict = reply.verdict
         if verdict is None:

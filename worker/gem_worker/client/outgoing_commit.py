@@ -135,7 +135,6 @@ class ChunkedCommit:
 
 
 def _header(session_id: bytes, payload: PayloadFormat, wire_type: WireType) -> commit_pb2.CommitHeader:
-    """Fields common to a session."""
     (name,) = to_wire_types([wire_type])
     return commit_pb2.CommitHeader(session_id=session_id, byte_count=payload.byte_count, wire_type=name)
 

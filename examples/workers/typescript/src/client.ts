@@ -45,8 +45,12 @@ export class Client {
 
   /** As the server told them last. */
   get deltaSettings(): DeltaSettings {
-    const { localSteps = 0, normaliseLocalSteps = false, localRate = 1, preconditionLocalSteps = false } =
-      this.#session.joined.settings ?? {};
+    const {
+      localSteps = 0,
+      normaliseLocalSteps = false,
+      localRate = 1,
+      preconditionLocalSteps = false,
+    } = this.#session.joined.settings ?? {};
     return {
       eta: this.#session.eta,
       localSteps: Math.max(1, localSteps),
