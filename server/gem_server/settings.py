@@ -180,7 +180,8 @@ class ServerSettings(BaseSettings):
     local_steps: int = _of_gem(
         "local_steps",
         "Gradients in a commit: 4 to 8 on slow networks, with up to twice the eta. The worker moves by itself after "
-        "each but the last, and commits their mean. --steps counts commits.",
+        "each but the last, and commits their mean; it keeps one more vector, with --precondition three. --steps "
+        "counts commits.",
     )
     local_rate: float = _of_gem(
         "local_rate", "With --local-steps: how far a worker moves by itself, in eta; 0: not at all."

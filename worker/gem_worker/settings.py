@@ -103,14 +103,14 @@ class WorkerSettings(BaseSettings):
     parameter_wire: WireName = Field(
         default="float32",
         description="Type in which fresh parameters travel back. int4 and sparse: as differences from those that the "
-        "worker holds, for which the server keeps one more vector for this worker.",
+        "worker holds, for which server and worker each keep one more vector.",
     )
     overlap: bool = Field(
         default=False,
         description="Compute the next gradient while the exchange of the one before is in flight. A step then takes as "
         "long as the longer of the two, not as both; but each gradient is one commit of every worker staler, so that "
         "as many steps learn less, and the server keeps one more vector for this worker. Worth it where steps mostly "
-        "wait for the network.",
+        "wait for the network; not with --local-steps.",
     )
     log_interval: float = Field(
         default=5.0,
