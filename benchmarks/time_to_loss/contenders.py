@@ -75,7 +75,7 @@ GRADIENT_RATES = (0.1, 0.2)
 AVERAGED_RATES = (0.0004, 0.0007)
 ADAM_RATES = (0.002, 0.004)
 AVERAGED = ("--precondition=averaged-rms", "--weight-decay=0.1")
-LOCAL_AVERAGED_RATES, LOCAL_STEPS = (0.0012, 0.0018), ("--local-steps=8",)
+LOCAL_AVERAGED_RATES = {4: (0.0008, 0.0012), 8: (0.0012, 0.0018)}
 SPARSE = "--delta-wire sparse --parameter-wire int4"
 PLAIN_DDP = _ddp("ddp", ADAM_RATES)
 # For goodput, where the server fails as well.
@@ -123,7 +123,10 @@ CONTENDERS = {
         _gemps("gemps", GRADIENT_RATES, ()),
         _gemps("gemps-averaged-rms", AVERAGED_RATES, AVERAGED),
         _gemps("gemps-averaged-rms-sparse", AVERAGED_RATES, AVERAGED, SPARSE),
-        _gemps("gemps-averaged-rms-8-sparse", LOCAL_AVERAGED_RATES, (*AVERAGED, *LOCAL_STEPS), SPARSE),
+        *(
+            _gemps(f"gemps-averaged-rms-{steps}-sparse", rates, (*AVERAGED, f"--local-steps={steps}"), SPARSE)
+            for steps, rates in LOCAL_AVERAGED_RATES.items()
+        ),
         _gemps("gemps-adamw-8", ADAM_RATES, LOCAL, "--every 8"),
         _gemps("gemps-adamw-8-sparse", ADAM_RATES, LOCAL, f"--every 8 {SPARSE}"),
         PLAIN_DDP,

@@ -60,8 +60,8 @@ the loss after {search_limit:g} s):
 {searched}
 
 - All clip gradients to norm 1.
-- `gemps`: the server's GEM; `averaged-rms`: with `--precondition averaged-rms --weight-decay 0.1`; `averaged-rms-8`:
-  also with `--local-steps 8`; `adamw-H`: AdamW in
+- `gemps`: the server's GEM; `averaged-rms`: with `--precondition averaged-rms --weight-decay 0.1`; `averaged-rms-H`:
+  also with `--local-steps H`; `adamw-H`: AdamW in
   the workers, which exchange every H steps; `sparse`: with `--delta-wire sparse --parameter-wire int4`.
 - `ddp`: PyTorch DDP with gloo under torchrun, AdamW, a checkpoint every 100 steps, without broadcasts of buffers, which
   are constant here; `post-local-sgd-H`: with `PostLocalSGDOptimizer`, averaging every H steps after 100.
