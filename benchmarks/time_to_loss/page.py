@@ -48,9 +48,9 @@ gemps, torch rpc and Flower compute on theirs, and DDP's rendezvous does not.
 - `equal`: all alike, a fast network.
 - `slow-worker`: one worker has a quarter of the others' share.
 - `slow-network`: each host's link has {megabits:g} Mbit/s and {milliseconds:g} ms, so {twice:g} ms between two hosts.
-- `failures`: a worker's host is killed every 60 s, the first after 10 s, and starts again 20 s later. What ends by
-  itself starts again after 1 s.
-- `all-together`: all three. Worker 0 is slow; in round n worker n is the first to fail.
+- `failures`: a worker's host is killed every 60 s, the first after 10 s, and starts again 20 s later; in round n worker
+  n is the first. What ends by itself starts again after 1 s.
+- `all-together`: all three. Worker 0 is slow.
 
 ## Contenders
 

@@ -57,7 +57,6 @@ class DecayingRule(UpdateRule):
 
 
 def _pieces(layout: Layout) -> NDArray[np.int64]:
-    """At most a block each."""
     rows: list[tuple[int, int, int]] = []
     start = 0
     for spec in layout.parameters:

@@ -94,7 +94,6 @@ class GemRms(Gem):
     def _steps(
         self, vectors: Sequence[NDArray[np.float32]], delta: NDArray[np.float32], *scalars: np.float32
     ) -> NDArray[np.float32]:
-        """As the kernel, for monitoring."""
         inverse, eta, keep, fresh, correction = scalars
         (square,), (floor, cap) = vectors, self._bounds
         gradient = limited(delta * inverse)

@@ -99,7 +99,6 @@ def _chunk_head(field: int, offset: int, size: int) -> bytes:
 
 @functools.lru_cache(maxsize=64)
 def _first_chunk_head(field: int, size: int) -> bytes:
-    """Equal for all one-chunk payloads."""
     return _chunk_head(field, 0, size)
 
 

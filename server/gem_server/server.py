@@ -106,7 +106,7 @@ class Server:
             raise StartupError(str(error)) from error
         self.shard = settings.part
         self.central = CentralVariable()
-        self.run = _run(settings)
+        self.run = _run(settings, self.rule.worker_step.local_steps)
         self.workers = Workers(REMEMBERED_FACTOR * settings.max_sessions)
         self.ledger = Ledger(REMEMBERED_FACTOR * settings.max_sessions)
         moments = Moments(self.rule.vectors_per_worker - 1 if settings.keep_moments else 0)
@@ -705,11 +705,12 @@ class Server:
             self._fatal.set(error)
 
 
-def _run(settings: ServerSettings) -> Run:
+def _run(settings: ServerSettings, local_steps: int) -> Run:
     """A secondary's has no limits: the primary's count."""
     if settings.part.is_secondary:
         return Run(Budget(), _schedule(settings), 1)
-    return Run(Budget(settings.steps, settings.epochs, settings.commits), _schedule(settings), settings.min_workers)
+    budget = Budget(settings.steps, settings.epochs, settings.commits, local_steps)
+    return Run(budget, _schedule(settings), settings.min_workers)
 
 
 def _shared_settings(rule: UpdateRule, settings: ServerSettings) -> str:

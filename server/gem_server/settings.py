@@ -179,8 +179,8 @@ class ServerSettings(BaseSettings):
     )
     local_steps: int = _of_gem(
         "local_steps",
-        "Gradients in a commit: 4 to 8 on slow networks, with up to twice the eta. The worker moves by itself after "
-        "each but the last, and commits their mean; it keeps one more vector, with --precondition three. --steps "
+        "Gradients in a commit: 4 to 8 on slow networks, with two to three times the eta. The worker moves by itself "
+        "after each but the last, and commits their mean; it keeps one more vector, with --precondition three. --steps "
         "counts commits.",
     )
     local_rate: float = _of_gem(
@@ -565,6 +565,8 @@ class ServerSettings(BaseSettings):
             require_direction(self.rule, self.direction)
         except RuleError as error:
             raise ValueError(f"--direction {self.direction}: {error}") from None
+        if "local_rate" in given and self.local_steps == 1:
+            raise ValueError("--local-rate needs --local-steps: leave it out, or add --local-steps 4")
         unused = [name for name in given if name in _PRECONDITION_SETTINGS and self.precondition == "none"]
         if unused:
             raise ValueError(

@@ -187,18 +187,20 @@ def footers_without_chunks(puppet: Puppet) -> None:
             return puppet.leave()
 
 
+@right("local-steps-preconditioned")
 @right("local-steps-rate")
 @right("local-steps-mean")
 @right("local-steps")
 def takes_four_local_steps(puppet: Puppet) -> None:
     settings = puppet.join().settings
     n = 4 if settings.normalise_local_steps else 1
+    rate = 0.0 if settings.precondition_local_steps else settings.local_rate
     puppet.pull()
     while True:
         theta, total = puppet.theta.astype(np.float64), np.zeros(len(puppet.theta))
         for _ in range(4):
             total += theta
-            theta -= settings.local_rate * puppet.eta * theta
+            theta -= rate * puppet.eta * theta
         puppet.say(puppet.whole((-puppet.eta * total / n).astype(np.float32).tobytes()))
         if puppet.hear_reply().run_state == 3:
             return puppet.leave()

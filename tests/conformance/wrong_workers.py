@@ -722,6 +722,12 @@ def mean_instead_of_the_sum(puppet: Puppet) -> None:
 
 @wrong(
     FaultName.IGNORED_LOCAL_STEPS,
+    "local-steps-preconditioned",
+    expected="local gradients divided by 4",
+    came="another delta: ",
+)
+@wrong(
+    FaultName.IGNORED_LOCAL_STEPS,
     "local-steps-rate",
     expected="local gradients divided by 4",
     came="another delta: ",

@@ -81,6 +81,8 @@ def test_run_is_not_finished_while_nobody_has_spent_anything() -> None:
         (Budget(epochs=2), 0, None),
         (Budget(steps=7, epochs=2), 10, 7),
         (Budget(steps=70, epochs=2), 10, 20),
+        (Budget(epochs=10, local_steps=8), 9, 12),
+        (Budget(steps=7, epochs=10, local_steps=8), 9, 7),
     ],
 )
 def test_limit_of_a_worker(budget: Budget, steps_per_epoch: int, limit: int | None) -> None:

@@ -1,6 +1,7 @@
 """Clipping and directions against float64 transcriptions, and what they promise; then with a real server."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -260,6 +261,18 @@ def test_a_restarted_server_with_another_direction_ends_its_workers() -> None:
         ps.join()
         commit(ps, random_tensor(3))
     with ServerThread(bind=f"127.0.0.1:{server.port}"):
+        with pytest.raises(ServerMisbehavedError, match="another direction, clip_norm or other local steps"):
+            commit(ps, random_tensor(3))
+        ps.close()
+
+
+@pytest.mark.parametrize("other", [{"local_rate": 0.5}, {"precondition": "rms"}, {"local_steps": 3}])
+def test_a_restarted_server_with_other_local_steps_ends_its_workers(other: Any) -> None:
+    with ServerThread(local_steps=2) as server:
+        ps = ParameterServer(server.address, Parameters(random_tensor(3)), client_settings=IMPATIENT)
+        ps.join()
+    with ServerThread(**({"local_steps": 2} | other), bind=f"127.0.0.1:{server.port}"):
+        commit(ps, random_tensor(3))
         with pytest.raises(ServerMisbehavedError, match="another direction, clip_norm or other local steps"):
             commit(ps, random_tensor(3))
         ps.close()

@@ -9,7 +9,7 @@ import torch
 from gem_worker import ClientSettings, ParameterServer, RunFinishedError, StepReport
 from torch import Tensor, nn
 
-from tests.worker.loops import train
+from tests.worker.loops import train, worker_status
 from tests.worker.serving import ServerThread
 from tests.worker.zoo import make
 
@@ -97,15 +97,72 @@ def test_local_steps_are_preconditioned_by_what_was_committed(
             step(ps, model)
             assert torch.equal(model.w, START), "there is no commit yet"
             assert step(ps, model).applied
-            begun = model.w.detach().clone()
-            step(ps, model, factor=3.0)
-            # The root mean square of one commit is its gradient's size.
-            sizes = 3 * CURVATURES * begun / (CURVATURES * START).abs()
-            assert torch.allclose(model.w, begun - ETA / 2 * sizes.clamp(-5, 5))
-            assert step(ps, model, factor=3.0).applied
-            begun = model.w.detach().clone()
-            step(ps, model, factor=1000.0)
-            assert torch.allclose(model.w, begun - ETA / 2 * 5 * begun.sign())
+            committed = [CURVATURES * START]
+            for factor in (3.0, 0.5, 1000.0):
+                begun = model.w.detach().clone()
+                step(ps, model, factor=factor)
+                shares = 0.99 ** torch.arange(len(committed) - 1.0, -1.0, -1.0)[:, None]
+                mean = (shares * torch.stack(committed) ** 2).sum(0) / shares.sum()
+                sizes = factor * CURVATURES * begun / mean.sqrt()
+                assert torch.allclose(model.w, begun - ETA / 2 * sizes.clamp(-5, 5))
+                committed.append(factor * CURVATURES * (begun + model.w.detach()) / 2)
+                assert step(ps, model, factor=factor).applied
+
+
+def test_the_end_of_the_block_commits_what_is_left(place: dict[str, Path]) -> None:
+    with ServerThread(rule="agn", rule_settings="local_steps=3", eta=ETA, **place) as server:
+        model = Quadratic()
+        with ParameterServer(server.address, model, name="w", client_settings=IMPATIENT) as ps:
+            for _ in range(3):
+                step(ps, model)
+            first = START + (after_local_steps(3) - START) / 3
+            step(ps, model)
+            step(ps, model)
+        assert torch.allclose(model.w, first + first / START * (after_local_steps(2) - START) / 2)
+        found = worker_status(server)
+        assert (found["commits"], found["local_steps"], found["samples"]) == (2, 5, 50)
+
+
+def test_at_the_end_of_the_run_local_steps_are_undone(place: dict[str, Path]) -> None:
+    with ServerThread(rule="agn", rule_settings="local_steps=3", eta=ETA, commits=1, **place) as server:
+        one, other = Quadratic(), Quadratic()
+        with (
+            ParameterServer(server.address, one, name="one", client_settings=IMPATIENT) as first,
+            ParameterServer(server.address, other, name="other", client_settings=IMPATIENT) as second,
+        ):
+            for _ in range(3):
+                step(first, one)
+            for _ in range(3):
+                step(second, other)
+            pytest.fail("the run has ended")
+        assert torch.equal(other.w, START)
+
+
+@pytest.mark.parametrize("precondition", ["none", "rms"])
+def test_one_overflow_halves_a_loss_scale_once(precondition: Any) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with ServerThread(local_steps=4, precondition=precondition, eta=0.01) as server:
+        model = Quadratic()
+        with ParameterServer(server.address, model, client_settings=IMPATIENT) as ps:
+            for number in range(8):
+                loss = model() * (float("inf") if number == 4 else 1.0)
+                scaler.scale(loss).backward()
+                report = ps.step(loss, scaler=scaler)
+            assert report.skipped
+            assert scaler.get_scale() == 512.0
+
+
+@pytest.mark.parametrize("precondition", ["none", "averaged-rms"])
+def test_half_precision_sums_in_float32(precondition: Any) -> None:
+    """The sum of these gradients is beyond float16."""
+    with ServerThread(local_steps=4, precondition=precondition, local_rate=0.0, eta=1e-5, momentum=0.0) as server:
+        model = Quadratic()
+        model.w = nn.Parameter(torch.tensor([30000.0, -30000.0, 30000.0], dtype=torch.float16))
+        with ParameterServer(server.address, model, client_settings=IMPATIENT) as ps:
+            for _ in range(4):
+                model.w.grad = torch.full((3,), 40000.0, dtype=torch.float16)
+                report = ps.step()
+            assert report.applied
 
 
 def test_easgd_commits_their_sum_and_gets_its_own_parameters_back(place: dict[str, Path]) -> None:

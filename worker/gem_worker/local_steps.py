@@ -14,6 +14,8 @@ from gem_worker.flat_model import FlatModel
 from gem_worker.gradient_transform import BETA2, EPSILON
 
 CAP = 5.0
+# Its square is finite.
+LARGEST = 1e18
 
 
 @dataclass(slots=True)
@@ -35,12 +37,7 @@ class LocalSteps:
         self._flat = flat
         self._step = step
         self._taken = 0
-        self._sums = [torch.zeros_like(group.gradients) for group in flat.groups] if self.enabled else []
-
-    @property
-    def steps(self) -> int:
-        """Local steps per commit."""
-        return self._step.local_steps if self.enabled else 0
+        self._sums = [_zeros(group.gradients) for group in flat.groups] if self.enabled else []
 
     @property
     def enabled(self) -> bool:
@@ -54,30 +51,37 @@ class LocalSteps:
         return LocalState(squares, factors, torch.zeros((), dtype=torch.float32, device=self._flat.device))
 
     @torch.no_grad()
-    def accumulate(self, eta: float, state: LocalState) -> bool:
+    def accumulate(self, eta: float, state: LocalState) -> int:
         """Take the gradients.
 
-        True: they now hold what to commit. False: they were applied locally, and zeroed.
+        Returns the number of steps whose result they now hold, to commit; 0: they were applied locally, and zeroed.
         """
         if not self.enabled:
-            return True
+            return 1
         self._taken += 1
-        is_last = self._taken == self._step.local_steps
-        for number, (group, total) in enumerate(zip(self._flat.groups, self._sums, strict=True)):
+        for group, total in zip(self._flat.groups, self._sums, strict=True):
             total.add_(group.gradients)
-            if is_last:
-                group.gradients.copy_(total.div_(self._taken) if self._step.normalise else total)
-            elif not self._step.preconditioned:
-                group.parameters.add_(group.gradients, alpha=-self._step.rate * eta)
-            else:
-                step = (group.gradients * state.factors[number]).clamp_(-CAP, CAP)
-                group.parameters.add_(step, alpha=-self._step.rate * eta)
-        if is_last:
+        if self._taken == self._step.local_steps:
+            return self.complete(state)
+        for number, group in enumerate(self._flat.groups):
+            step = group.gradients
+            if self._step.preconditioned:
+                step = (step * state.factors[number]).clamp_(-CAP, CAP)
+            # For a GradScaler; the commit is skipped.
+            step = step.nan_to_num(0.0, 0.0, 0.0)
+            group.parameters.add_(step, alpha=-self._step.rate * eta)
+        self._flat.zero_gradients()
+        return 0
+
+    @torch.no_grad()
+    def complete(self, state: LocalState) -> int:
+        """Leave what to commit in the gradients; return the number of steps, maybe 0."""
+        if taken := self._taken:
+            for group, total in zip(self._flat.groups, self._sums, strict=True):
+                group.gradients.copy_(total.div_(taken) if self._step.normalise else total)
             self._remember(state)
             self.begin()
-        else:
-            self._flat.zero_gradients()
-        return is_last
+        return taken
 
     def begin(self) -> None:
         """Discard the accumulated gradients."""
@@ -92,8 +96,12 @@ class LocalSteps:
         is_finite = torch.stack([group.gradients.isfinite().all() for group in groups]).all()
         state.weight = torch.where(is_finite, BETA2 * state.weight + (1 - BETA2), state.weight)
         for group, square, factor in zip(groups, state.squares, state.factors, strict=True):
-            gradient = group.gradients.float()
+            gradient = group.gradients.float().clamp(-LARGEST, LARGEST)
             updated = (BETA2 * square).addcmul_(gradient, gradient, value=1 - BETA2)
             torch.where(is_finite, updated, square, out=square)
             torch.div(square, state.weight, out=updated).sqrt_().add_(EPSILON).reciprocal_()
             torch.where(is_finite, updated, factor, out=factor)
+
+
+def _zeros(like: Tensor) -> Tensor:
+    return torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))

@@ -30,6 +30,7 @@ from gem_worker.client import (
     Version,
 )
 from gem_worker.client.engine import default_worker_name
+from gem_worker.client.settings import WIRE_VARIABLES
 from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, DivergedError, UnsupportedModelError
 from gem_worker.flat_model import FlatModel
 from gem_worker.gradient_transform import GradientTransform, TransformState
@@ -98,8 +99,8 @@ class ParameterServer:
     **Overlap.** `step` returns the previous step's report. Gradients are one commit per worker staler, BUFFERs one
     batch ahead.
 
-    **Gradients.** Several backward passes accumulate. A missing one counts as 0. Rules with local steps (`easgd`,
-    `agn`) commit every N-th call.
+    **Gradients.** Several backward passes accumulate. A missing one counts as 0. With `--local-steps` N every N-th call
+    commits, and the end of the `with` block; in between the model is this worker's.
 
     **Optimizer.** If given, `step` runs it, and every H-th call commits the parameters' movement since the last
     exchange; the end of the `with` block commits the rest. Otherwise, the server's rule replaces it.
@@ -115,7 +116,7 @@ class ParameterServer:
         delta_wire: "float32", "float16", "bfloat16", "int8", "int4" or "sparse" (docs/deploy.md, "Capacity").
             Default: GEMPS_DELTA_WIRE, or "float32".
         parameter_wire: likewise; "int4" and "sparse" are differences. Default: GEMPS_PARAMETER_WIRE, or "float32".
-        overlap: compute during the exchange; not with `optimizer`.
+        overlap: compute during the exchange; not with `optimizer` or local steps.
         on_join: called before parameters become views; may move or initialise the model.
         device: for the status.
         on_event: for connection changes; with overlap on another thread.
@@ -216,9 +217,9 @@ class ParameterServer:
             self._adapter = describe_adapter(self.model, inspected[1])
             flat = FlatModel(self.model, inspected)
             if self._wants_overlap and not membership.overlap:
-                _log.warning(
-                    "this server (%s) grants no overlap: each step waits for its reply", membership.server_version
-                )
+                steps = membership.run_settings.local_steps
+                why = f"the run has {steps} local steps" if steps > 1 else f"server {membership.server_version}"
+                _log.warning("no overlap is granted (%s): each exchange is waited for", why)
             run = membership.run_settings
             if self._optimizer is not None:
                 self._optimizer.refuse_unsuitable(run)
@@ -260,7 +261,7 @@ class ParameterServer:
             return self._step(loss, samples, scaler)
 
     def _step(self, loss: Tensor | float | None, samples: int, scaler: object) -> StepReport:
-        flat, transfer, scaling = self._require_joined()
+        flat, _, scaling = self._require_joined()
         self._check_running()
         if self._optimizer is not None:
             if self._optimizer.step(scaler):
@@ -271,10 +272,17 @@ class ParameterServer:
         flat.collect_gradients()
         scaling.unscale(scaler)
         self._transform.apply(self._transform_state)
-        if not self._local.accumulate(self.eta, self._local_state):
+        local_steps = self._local.accumulate(self.eta, self._local_state)
+        if not local_steps:
             scaling.update(scaler)
             self._local_samples += samples
             return StepReport(False, False, None, self._version, None, samples, self.eta, 0.0, 0.0, 0.0, local=True)
+        return self._commit_gradients(loss, samples, scaler, local_steps)
+
+    def _commit_gradients(
+        self, loss: Tensor | float | None, samples: int, scaler: object, local_steps: int
+    ) -> StepReport:
+        flat, transfer, scaling = self._require_joined()
         samples, self._local_samples = samples + self._local_samples, 0
         transfer.clock.computed()
         base = self._version
@@ -287,9 +295,13 @@ class ParameterServer:
                 report = self._hand(transfer, self._courier, base, arrived, staged, samples, eta)
                 report = before or replace(report, skipped=False, under_way=True)
             elif staged.usable:
-                report = self._commit(transfer, staged, samples, eta, self._local.steps)
+                report = self._commit(transfer, staged, samples, eta, local_steps if self._local.enabled else 0)
             else:
                 report = self._skip(transfer, staged.loss, samples, eta)
+        except RunFinishedError:
+            if self._local.enabled:
+                transfer.install()  # undo local steps
+            raise
         finally:
             flat.zero_gradients()
             scaling.update(scaler)
@@ -553,10 +565,14 @@ class ParameterServer:
 
     def _commit_rest(self) -> None:
         local = self._optimizer
-        if local is None or not local.steps or local.is_stepping or self.run_state is RunState.FINISHED:
+        if self.run_state is RunState.FINISHED or (local is not None and (not local.steps or local.is_stepping)):
             return
         try:
-            self.exchange()
+            if local is not None:
+                self.exchange()
+            elif local_steps := self._local.complete(self._local_state):
+                with self._committing():
+                    self._commit_gradients(None, 0, None, local_steps)
         except RunFinishedError:
             pass
         except Exception as trouble:
@@ -619,8 +635,8 @@ class ParameterServer:
 
 
 def _offer(argument: str, name: WireName | None) -> tuple[WireType, ...]:
-    variable = f"GEMPS_{argument.upper()}"
-    chosen, source = (os.environ.get(variable, "float32"), variable) if name is None else (name, argument)
+    variable = WIRE_VARIABLES[argument]
+    chosen, source = (os.environ.get(variable) or "float32", variable) if name is None else (name, argument)
     if chosen not in WIRE_TYPES:
         raise ValueError(f"{source}={chosen!r} is no wire type here; use one of {', '.join(WIRE_TYPES)}")
     return tuple(dict.fromkeys((WIRE_TYPES[chosen], WireType.FLOAT32)))

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from gem_server.settings import MAX_SOCKET_PATH_BYTES, ServerSettings
 from gem_worker.client.operating_system import HAS_SHARED_MEMORY
-from gem_worker.client.settings import ClientSettings
+from gem_worker.client.settings import WIRE_VARIABLES, ClientSettings
 from gem_worker.evaluator_settings import EvaluatorSettings
 from gem_worker.settings import WorkerSettings
 
@@ -19,7 +19,7 @@ from gem_cli.commands.evaluate import EVALUATION_FIELDS
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import FAILED, USAGE, CommandError
 from gem_cli.extras import require, require_server_system
-from gem_cli.options import Given, OptionGroup, flag, to_arguments, variable, with_options
+from gem_cli.options import Given, OptionGroup, flag, to_arguments, with_options
 from gem_cli.programs import resolved
 from gem_cli.sinks.interface import RunInfo
 from gem_cli.sinks.sinks import Sinks, chosen_sinks
@@ -38,8 +38,8 @@ _IN_THE_FOLDER = {"log_format": "human"}
 _OWN = frozenset({"data_dir", "ready_file", "exit_when_finished", "log_format"})
 _SERVER = OptionGroup(ServerSettings, "Server", _OWN | shards.OF_SHARDS)
 _EVALUATOR = OptionGroup(EvaluatorSettings, "Training", frozenset({"keep_best"}))
-# Settings that ParameterServer reads from the environment.
-_OF_COMMANDS = ("delta_wire", "parameter_wire")
+# Also of your own command; a device limits threads.
+_FOR_COMMANDS = (*WIRE_VARIABLES, "device")
 _WORKER = OptionGroup(WorkerSettings, "Worker", frozenset({"server", "worker_name", "log_format"}))
 
 
@@ -184,7 +184,7 @@ def _evaluator(given: Given, worker: WorkerSettings, script: Sequence[str] | Non
 
 
 def _refuse_flags_without_effect(given: Given) -> None:
-    if flags := [flag(name) for name in given.flags(WorkerSettings) if name not in _OF_COMMANDS]:
+    if flags := [flag(name) for name in given.flags(WorkerSettings) if name not in _FOR_COMMANDS]:
         raise CommandError(
             f"{', '.join(flags)}: only for the built-in tasks, without effect on your own command: give it options of "
             "its own after --, or arguments to its ParameterServer",
@@ -196,7 +196,7 @@ def _worker_environment(worker: WorkerSettings, command: Sequence[str] | None) -
     threads = {} if worker.device.startswith("cuda") else ONE_THREAD
     if command is None:
         return threads
-    return threads | {variable(WorkerSettings, name): getattr(worker, name) for name in _OF_COMMANDS}
+    return threads | {variable: getattr(worker, name) for name, variable in WIRE_VARIABLES.items()}
 
 
 def _may_be_a_socket(path: Path) -> bool:

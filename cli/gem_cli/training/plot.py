@@ -61,7 +61,6 @@ def draw(metrics: Metrics, title: str, path: Path) -> None:
 
 
 def _seconds(metrics: Metrics) -> list[float]:
-    """Continuous across resumption."""
     seconds: list[float] = []
     before = offset = 0.0
     for line in metrics:

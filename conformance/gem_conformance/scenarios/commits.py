@@ -2,6 +2,8 @@
 
 import time
 
+from gemps.v1 import run_pb2
+
 from gem_conformance.faults import Place
 from gem_conformance.play import Play
 from gem_conformance.scenarios.scenario import LARGE, Scenario
@@ -85,6 +87,18 @@ def shorter_local_steps(play: Play) -> None:
     normalised_local_steps(play)
 
 
+def preconditioned_local_steps(play: Play) -> None:
+    """The first commit has no steps in between."""
+    play.central.local_steps, play.central.normalise_local_steps = 4, True
+    play.central.precondition_local_steps = True
+    play.initialised_by_others()
+    commit = play.header_unless_it_stops("the run asks for local steps", Place.COMMIT)
+    if commit is not None:
+        play.central.run_state = run_pb2.RUN_STATE_FINISHED
+        play.answer(commit)
+        play.finish()
+
+
 SCENARIOS = (
     Scenario(
         "commit-small",
@@ -113,6 +127,12 @@ SCENARIOS = (
         "local-steps-rate",
         "local_rate is 0.25: take steps of that size, or stop",
         shorter_local_steps,
+        may_not_speak=True,
+    ),
+    Scenario(
+        "local-steps-preconditioned",
+        "precondition_local_steps: before the first commit take no steps, or stop",
+        preconditioned_local_steps,
         may_not_speak=True,
     ),
 )

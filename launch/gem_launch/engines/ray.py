@@ -17,7 +17,7 @@ from gem_cli.options import to_arguments
 from gem_cli.programs import resolved
 from gem_cli.training.children import Child, gemps, wait
 from gem_cli.training.training_run import Interrupts
-from gem_worker.client.settings import client_variables
+from gem_worker.client.settings import variables_for_workers
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -175,7 +175,7 @@ class RayLaunch:
             name, count = f"{prefix}-worker-{index}", str(self.workers)
             worker = self._actor(Worker, name, place, gpus=self.gpus_per_worker)
             variables = {"GEMPS_WORKER_NAME": name, "GEMPS_WORKER_INDEX": str(index), "GEMPS_WORKERS": count}
-            self._calls[worker.run.remote(self.command, client_variables() | variables, first)] = name
+            self._calls[worker.run.remote(self.command, variables_for_workers() | variables, first)] = name
 
     def _servers(self, prefix: str) -> dict[str, Mapping[str, Any]]:
         to_start = () if isinstance(self.server, str) else self.server

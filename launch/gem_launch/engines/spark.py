@@ -18,7 +18,7 @@ from gem_cli.errors import USAGE, CommandError
 from gem_cli.programs import resolved
 from gem_cli.training.children import gemps, tethered
 from gem_worker.client.channel import check_address
-from gem_worker.client.settings import client_variables
+from gem_worker.client.settings import variables_for_workers
 
 from gem_core.extras import explain_missing
 from gem_launch.server_process import RunningServer, ServerProcessError, checked, require_either, serve
@@ -92,7 +92,10 @@ def _run_workers(
         stack.callback(context.removeJobTag, tag)
         stack.callback(cancel)
         context.addJobTag(tag)
-        environment = client_variables() | {"GEMPS_SERVER": check_address(server), "GEMPS_WORKERS": str(partitions)}
+        environment = variables_for_workers() | {
+            "GEMPS_SERVER": check_address(server),
+            "GEMPS_WORKERS": str(partitions),
+        }
         task = functools.partial(_work, function, environment, context.applicationId)
         results: list[Any] = rdd.mapPartitionsWithIndex(task).collect()
         return results

@@ -95,7 +95,6 @@ def read_text(path: Path, what: str) -> str:
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
-    """Changes with the file; None: missing."""
     try:
         found = path.stat()
     except OSError:

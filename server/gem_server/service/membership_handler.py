@@ -68,9 +68,8 @@ class MembershipHandler:
         self._shard = shard
         self._ordering = ordering
         self._addresses = addresses
-        self._local_steps = rule.worker_step.local_steps
         # Otherwise the older snapshot's gradient would undo progress.
-        self._grants_overlap = rule.sends_parameters and self._local_steps == 1
+        self._grants_overlap = rule.sends_parameters and rule.worker_step.local_steps == 1
 
     async def join(self, raw: bytes, context: Context) -> bytes:
         """Create a session, or return its state."""
@@ -93,11 +92,7 @@ class MembershipHandler:
         asked = _join_info(request, await self._layouts.decode(layout or memoryview(b"")))
         self._contexts.gate.check_not_draining()
         self._contexts.gate.check_shards()
-        asked = replace(
-            asked,
-            overlap=asked.overlap and self._grants_overlap,
-            steps_per_epoch=-(-asked.steps_per_epoch // self._local_steps),  # budgets count commits
-        )
+        asked = replace(asked, overlap=asked.overlap and self._grants_overlap)
         try:
             _check_directions(request, self._run_settings)
             session = self._sessions.join(asked, self._clock())

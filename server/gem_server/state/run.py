@@ -24,17 +24,18 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits; steps and epochs are per worker; 0: none."""
+    """Limits; steps and epochs are per worker; 0: none. `local_steps`: of each commit."""
 
     steps: int = 0
     epochs: float = 0.0
     commits: int = 0
+    local_steps: int = 1
 
     def limit_of(self, steps_per_epoch: int) -> int | None:
         """A worker's commits; None: unlimited or unknown."""
         limits = [self.steps] if self.steps else []
         if self.epochs and steps_per_epoch:
-            limits.append(math.ceil(self.epochs * steps_per_epoch))
+            limits.append(math.ceil(self.epochs * steps_per_epoch / self.local_steps))
         return min(limits) if limits else None
 
 

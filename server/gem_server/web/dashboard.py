@@ -244,7 +244,6 @@ def _event(name: str, value: Mapping[str, Any]) -> bytes:
 
 
 def _column(seen: history_pb2.TensorColumn) -> dict[str, Any]:
-    """As plain_values, with four decimals."""
     return {
         "run_seconds": seen.run_seconds,
         "clock": seen.clock,

@@ -211,7 +211,6 @@ def _authority(path: Path) -> bytes:
 
 
 def _own(certificate: Path, key: Path) -> tuple[bytes, bytes]:
-    """(key, certificate)."""
     pair = _read_secret(key, "tls_key"), _read_secret(certificate, "tls_cert")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password=lambda: "")

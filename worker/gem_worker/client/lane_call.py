@@ -254,7 +254,6 @@ class LaneCall:
         self._sent_at = time.monotonic()
 
     def _hung_up(self, error: OSError) -> NoReturn:
-        """Raise the server's reason."""
         with contextlib.suppress(OSError):
             while True:
                 self._next_frame()

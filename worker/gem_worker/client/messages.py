@@ -84,7 +84,7 @@ class RunSettings:
         return WorkerStep(self.local_steps, self.normalise_local_steps, self.local_rate, self.precondition_local_steps)
 
     @property
-    def of_worker(self) -> tuple[object, ...]:
+    def gradient_handling(self) -> tuple[object, ...]:
         """What a worker does with gradients."""
         return self.direction, self.clip_norm, self.worker_step
 
@@ -268,7 +268,6 @@ def wire_type_of(number: int) -> WireType:
 
 
 def _shown(enum: EnumDescriptor, number: int, prefix: str) -> str:
-    """The word, or the unknown number."""
     value = enum.values_by_number.get(number)
     return str(number) if value is None else _word(value.name, prefix)
 

@@ -241,7 +241,6 @@ class Observer:
                 return result
 
     def _probe(self) -> int | str:
-        """An observer has no sequences."""
         try:
             self._calls.get_status(status_pb2.GetStatusRequest(), timeout=PROBE_TIMEOUT)
         except grpc.RpcError as error:

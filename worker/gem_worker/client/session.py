@@ -378,7 +378,7 @@ class ClientSession:
             raise ServerMisbehavedError("the restarted server chose other wire types than before: restart this worker")
         if before is not None and membership.overlap != before.overlap:
             raise ServerMisbehavedError("the restarted server decided otherwise on overlap: restart this worker")
-        if before is not None and run.of_worker != before.run_settings.of_worker:
+        if before is not None and run.gradient_handling != before.run_settings.gradient_handling:
             raise ServerMisbehavedError(
                 "the restarted server chose another direction, clip_norm or other local steps: restart this worker"
             )

@@ -156,7 +156,11 @@ class ClientSettings(BaseSettings):
         return self
 
 
-def client_variables() -> dict[str, str]:
+# Read by ParameterServer.
+WIRE_VARIABLES = {"delta_wire": "GEMPS_DELTA_WIRE", "parameter_wire": "GEMPS_PARAMETER_WIRE"}
+
+
+def variables_for_workers() -> dict[str, str]:
     """GEMPS_CLIENT_ variables and wire types, for workers elsewhere."""
-    names = (ClientSettings.model_config["env_prefix"], "GEMPS_DELTA_WIRE", "GEMPS_PARAMETER_WIRE")
-    return {name: value for name, value in os.environ.items() if name.startswith(names)}
+    prefix, wires = ClientSettings.model_config["env_prefix"], WIRE_VARIABLES.values()
+    return {name: value for name, value in os.environ.items() if name.startswith(prefix) or name in wires}

@@ -128,8 +128,6 @@ class SharedMemory:
 
 
 class _Snapshot:
-    """A region mapped read-only."""
-
     def __init__(self, region: shared_memory_pb2.SharedMemoryRegion, memory: mmap.mmap) -> None:
         self.payload_offset = region.payload_offset
         self.payload = _payload_of(memory, region)

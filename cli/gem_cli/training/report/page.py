@@ -191,7 +191,6 @@ def _staleness_histogram(contents: Contents) -> str:
 
 
 def _buckets(bounds: Sequence[float]) -> list[str]:
-    """As `0`, `5-6`, `> 1024`."""
     labels, before = [], -1
     for bound in map(int, bounds):
         labels.append(str(bound) if bound == before + 1 else f"{before + 1}-{bound}")
