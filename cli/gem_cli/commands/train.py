@@ -186,8 +186,8 @@ def _evaluator(given: Given, worker: WorkerSettings, script: Sequence[str] | Non
 def _refuse_flags_without_effect(given: Given) -> None:
     if flags := [flag(name) for name in given.flags(WorkerSettings) if name not in _FOR_COMMANDS]:
         raise CommandError(
-            f"{', '.join(flags)}: only for the built-in tasks, without effect on your own command: give it options of "
-            "its own after --, or arguments to its ParameterServer",
+            f"{', '.join(flags)}: only for the built-in tasks, without effect on your own command: leave it out; the "
+            "command's options come after --, and ParameterServer has arguments",
             USAGE,
         )
 
