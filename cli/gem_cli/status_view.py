@@ -269,7 +269,7 @@ def exchange(worker: Status) -> str:
 def wire_types(worker: Status) -> str:
     """`sparse deltas and int4 parameters`; empty if unknown."""
     names = [str(worker.get(f"{tensors}_wire_type", "")) for tensors in ("delta", "parameter")]
-    if not all(names) or "WIRE_TYPE_UNSPECIFIED" in names:  # older servers
+    if not all(names) or "WIRE_TYPE_UNSPECIFIED" in names:
         return ""
     deltas, parameters = (name.removeprefix("WIRE_TYPE_").removesuffix("_BLOCK").lower() for name in names)
     return f"{deltas} deltas and {parameters} parameters"

@@ -1,6 +1,7 @@
 """Steps that a worker takes by itself between two commits, against a real server whose rule asks for them."""
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,17 @@ def test_at_the_end_of_the_run_local_steps_are_undone(place: dict[str, Path]) ->
                 step(second, other)
             pytest.fail("the run has ended")
         assert torch.equal(other.w, START)
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_an_exception_between_commits_undoes_local_steps(error: type[BaseException]) -> None:
+    with ServerThread(rule="agn", rule_settings="local_steps=3", eta=ETA) as server:
+        model = Quadratic()
+        with suppress(error), ParameterServer(server.address, model, name="w", client_settings=IMPATIENT) as ps:
+            step(ps, model)
+            raise error
+        assert torch.equal(model.w, START)
+        assert worker_status(server)["commits"] == 0
 
 
 @pytest.mark.parametrize("precondition", ["none", "rms"])

@@ -20,7 +20,7 @@ LARGEST = 1e18
 
 @dataclass(slots=True)
 class LocalState:
-    """One worker's mean of squares of its commits, with its weight, and 1 / root of it, at first 0; by group."""
+    """One worker's mean of squares of its commits, its weight, and 1 / root of it, at first 0; by group."""
 
     squares: tuple[Tensor, ...]
     factors: tuple[Tensor, ...]
@@ -43,6 +43,11 @@ class LocalSteps:
     def enabled(self) -> bool:
         """Whether a commit has several gradients."""
         return self._step.local_steps > 1
+
+    @property
+    def taken(self) -> int:
+        """Gradients since the last commit."""
+        return self._taken
 
     def new_state(self) -> LocalState:
         """New worker's state."""

@@ -589,6 +589,8 @@ class ParameterServer:
             self._optimizer_watch.close()
         if self._optimizer is not None:
             self._optimizer.close()
+        if self._joined is not None and self._local.taken:
+            self._joined[1].install()  # undo local steps
         try:
             if self._courier is not None:
                 self._end_overlap(self._courier, error)

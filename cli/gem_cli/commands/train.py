@@ -38,7 +38,7 @@ _IN_THE_FOLDER = {"log_format": "human"}
 _OWN = frozenset({"data_dir", "ready_file", "exit_when_finished", "log_format"})
 _SERVER = OptionGroup(ServerSettings, "Server", _OWN | shards.OF_SHARDS)
 _EVALUATOR = OptionGroup(EvaluatorSettings, "Training", frozenset({"keep_best"}))
-# Also of your own command; a device limits threads.
+# Of commands, too; `device`: threads.
 _FOR_COMMANDS = (*WIRE_VARIABLES, "device")
 _WORKER = OptionGroup(WorkerSettings, "Worker", frozenset({"server", "worker_name", "log_format"}))
 
