@@ -81,7 +81,9 @@ def judged(runs: Runs) -> Iterable[str]:
             continue
         ratio = others[against] / mine[best]
         met = "met" if ratio >= goal.ratio else "missed"
-        yield f"{goal.world}: {against} / {best}: {ratio:.2f}, goal {goal.ratio:.2f}: {met}"
+        fastest = min(others, key=others.__getitem__)
+        beside = f"; {fastest}, the fastest other: {others[fastest] / mine[best]:.2f}" if fastest != against else ""
+        yield f"{goal.world}: {against} / {best}: {ratio:.2f}, goal {goal.ratio:.2f}: {met}{beside}"
     yield from _judged_bytes(runs)
 
 
@@ -118,8 +120,9 @@ def _cell(runs: Runs) -> str:
     seconds, reached = _seconds(runs), sum(one["seconds"] is not None for one in runs)
     megabytes = statistics.median(one["sent"] for one in runs) / 1e6
     if (median := median_seconds(runs)) is None:
-        last = statistics.median(one["curve"][-1][1] if one["curve"] else float("nan") for one in runs)
-        return f"{reached} of {len(runs)}; loss {last:.2f}; {megabytes:.0f} MB"
+        ends = [one["curve"][-1] for one in runs if one["curve"]]
+        at, last = (statistics.median(values) for values in zip(*ends, strict=True)) if ends else (0.0, float("nan"))
+        return f"{reached} of {len(runs)}; loss {last:.2f} at {at:.0f} s; {megabytes:.0f} MB"
     highest = f"{max(seconds):.1f}" if reached == len(runs) else "not reached"
     spread = f" ({min(seconds):.1f} to {highest})" if len(runs) > 1 else ""
     return f"{median:.1f} s{spread}; {megabytes:.0f} MB"

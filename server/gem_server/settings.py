@@ -179,12 +179,12 @@ class ServerSettings(BaseSettings):
     )
     local_steps: int = _of_gem(
         "local_steps",
-        "Gradients in a commit: 4 to 8 on slow networks, with two to three times the eta. The worker moves by itself "
-        "after each but the last, and commits their mean; it keeps one more vector, with --precondition three. --steps "
-        "counts commits.",
+        "Gradients whose mean a worker commits; 1: exchange after each. On slow networks 4, then 8, with two to three "
+        "times the eta and --steps, which counts commits, divided by as much. The worker moves by itself after each "
+        "gradient but the last; it keeps one more vector, with --precondition three.",
     )
     local_rate: float = _of_gem(
-        "local_rate", "With --local-steps: how far a worker moves by itself, in eta; 0: not at all."
+        "local_rate", "With --local-steps: size of a worker's moves between exchanges, as a multiple of eta; 0: none."
     )
     precondition: Precondition = Field(
         "none",

@@ -56,6 +56,7 @@ def gemps(
 def gemps_here(*arguments: str) -> subprocess.CompletedProcess[str]:
     """As `gemps`, in this process: for commands that start no others, where a process has PyTorch to import."""
     written, errors, code = io.StringIO(), io.StringIO(), None
+    handler = signal.getsignal(signal.SIGTERM)
     with (
         pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(written),
@@ -70,6 +71,8 @@ def gemps_here(*arguments: str) -> subprocess.CompletedProcess[str]:
             main()
         except SystemExit as ended:
             code = ended.code
+        finally:
+            signal.signal(signal.SIGTERM, handler)
     status = code if isinstance(code, int) else int(code is not None)
     return subprocess.CompletedProcess(sys.argv, status, written.getvalue(), errors.getvalue())
 

@@ -100,6 +100,8 @@ def test_a_flag_of_gem_takes_exactly_what_the_rule_takes(setting: Setting) -> No
         chosen = {setting.name: value} | ({"pi_min": value} if setting.name == "pi_max" else {})
         if setting.name == "pi_min":
             chosen["pi_max"] = setting.most
+        if setting.name == "local_rate":
+            chosen["local_steps"] = 2
         assert Server(ServerSettings(**chosen)).rule.settings[setting.name] == value
     for value in (math.nextafter(setting.least, -math.inf), math.nextafter(setting.most, math.inf)):
         with pytest.raises(ValidationError):
@@ -118,6 +120,7 @@ def test_a_flag_of_gem_takes_exactly_what_the_rule_takes(setting: Setting) -> No
         ({"clip_norm": "-1"}, "greater than or equal to 0"),
         ({"clip_norm": "inf"}, "finite number"),
         ({"precondition": "adam"}, "Input should be 'none', 'rms' or 'averaged-rms'"),
+        ({"local_rate": 0.5}, "--local-rate needs --local-steps: leave it out, or add --local-steps 4"),
         ({"beta2": 0.5}, "--beta2 needs a preconditioner: leave it out, or add --precondition rms"),
         ({"rule": "downpour", "beta2": 0.5}, "--beta2 is gem's, and the rule is downpour: leave it out, or choose"),
         ({"rule": "dc-asgd", "kappa": 2}, "--kappa is gem's, .*: leave it out, .*; dc-asgd's own settings go into"),

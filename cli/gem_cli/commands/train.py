@@ -140,6 +140,8 @@ def _prepare(
         own["bind"] = shards.with_port(own.get("bind", asked.bind))
     if shares and _may_be_a_socket(shards.shard_socket(socket, settings.shards)):
         own["shared_memory_socket"] = socket
+    if worker.overlap and asked.local_steps > 1:
+        raise CommandError(f"--overlap and --local-steps {asked.local_steps}: leave out one of them", USAGE)
     given.load(ServerSettings, data_dir=Path(), **own)  # validates before creating folders
     if settings.run_dir is not None:
         folder = RunFolder.given(settings.run_dir, resume=asked.resume, shards=settings.shards)
@@ -187,7 +189,7 @@ def _refuse_flags_without_effect(given: Given) -> None:
     if flags := [flag(name) for name in given.flags(WorkerSettings) if name not in _FOR_COMMANDS]:
         raise CommandError(
             f"{', '.join(flags)}: only for the built-in tasks, without effect on your own command: leave it out; the "
-            "command's options come after --, and ParameterServer has arguments",
+            "command's options come after --, and ParameterServer takes overlap=True",
             USAGE,
         )
 
