@@ -83,21 +83,27 @@ def test_goals_compare_medians() -> None:
         *(run("all-together", "ddp-post-local-sgd-8", seconds) for seconds in (30, None, 40)),
         run("slow-network", "gemps", 10),
         run("slow-network", "ddp", None),
+        run("slow-worker", "flower-fedavg-32", 15),
         run("equal", "gemps", None),
         run("equal", "ddp", 10),
     ]
     assert list(judged(runs)) == [
         "equal: gemps did not reach the target: missed",
-        "slow-worker: ddp / gemps: 2.09, goal 2.00: met",
+        "slow-worker: ddp / gemps: 2.09, goal 2.00: met; flower-fedavg-32, the fastest other: 1.36",
         "slow-network: gemps 10.0 s; ddp did not reach the target",
         "all-together: ddp-post-local-sgd-8 / gemps: 4.00, goal 5.00: missed",
     ]
     assert "slow-worker: not decided" in judged(runs[-2:])
     lines = table(runs).splitlines()
     assert lines[0] == "| contender | equal | slow-worker | slow-network | all-together |"
-    reached, not_reached = "10.0 s; 1 MB | 23.0 s (22.0 to 24.0); 1 MB", "loss 2.50; 1 MB"
+    reached, not_reached = "10.0 s; 1 MB | 23.0 s (22.0 to 24.0); 1 MB", "loss 2.50 at 1 s; 1 MB"
     assert lines[3] == f"| ddp | {reached} | 0 of 1; {not_reached} | 0 of 3; {not_reached} |"
     assert "| 40.0 s (30.0 to not reached); 1 MB |" in lines[4]
+
+
+def test_a_worker_fails_every_minute_and_another_first_in_each_round() -> None:
+    found = [(one.seconds, one.number, one.absent) for one in islice(failures.periodic(4, first=2), 3)]
+    assert found == [(10, 3, 20), (70, 4, 20), (130, 1, 20)]
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
