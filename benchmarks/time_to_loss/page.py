@@ -24,8 +24,8 @@ Seconds until a transformer of 137 thousand parameters ([model, text and optimiz
 loss of {target:g} nats a byte, with {workers} workers and batches of {batch} windows each, from the moment when all
 are ready. Median of up to {rounds} rounds, with several also the lowest and highest; MB that all hosts sent. Where the
 target was not reached, the last loss that was evaluated: of DDP at 9 s, before the first failure. A run has 300 s;
-torch-rpc, post-local SGD and Flower have 200 s, ddp's second in `all-together`, too; torch-rpc in `slow-network` 100 s.
-What has no cell has not run.
+post-local SGD, Flower, torch-rpc (but for `slow-network`) and ddp's second in `all-together` have 200 s. What has no
+cell has not run.
 
 {table}
 
