@@ -82,8 +82,10 @@ def judged(runs: Runs) -> Iterable[str]:
         ratio = others[against] / mine[best]
         met = "met" if ratio >= goal.ratio else "missed"
         fastest = min(others, key=others.__getitem__)
-        beside = f"; {fastest}, the fastest other: {others[fastest] / mine[best]:.2f}" if fastest != against else ""
-        yield f"{goal.world}: {against} / {best}: {ratio:.2f}, goal {goal.ratio:.2f}: {met}{beside}"
+        verdict = f"{goal.world}: {against} / {best}: {ratio:.2f}, goal {goal.ratio:.2f}: {met}"
+        if fastest != against:
+            verdict += f"; against the fastest other, {fastest}: {others[fastest] / mine[best]:.2f}"
+        yield verdict
     yield from _judged_bytes(runs)
 
 

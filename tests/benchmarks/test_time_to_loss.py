@@ -89,7 +89,7 @@ def test_goals_compare_medians() -> None:
     ]
     assert list(judged(runs)) == [
         "equal: gemps did not reach the target: missed",
-        "slow-worker: ddp / gemps: 2.09, goal 2.00: met; flower-fedavg-32, the fastest other: 1.36",
+        "slow-worker: ddp / gemps: 2.09, goal 2.00: met; against the fastest other, flower-fedavg-32: 1.36",
         "slow-network: gemps 10.0 s; ddp did not reach the target",
         "all-together: ddp-post-local-sgd-8 / gemps: 4.00, goal 5.00: missed",
     ]

@@ -73,7 +73,7 @@ class LocalSteps:
             if self._step.preconditioned:
                 step = (step * state.factors[number]).clamp_(-CAP, CAP)
             # For a GradScaler; the commit is skipped.
-            step = step.nan_to_num(0.0, 0.0, 0.0)
+            step.nan_to_num_(0.0, 0.0, 0.0)
             group.parameters.add_(step, alpha=-self._step.rate * eta)
         self._flat.zero_gradients()
         return 0

@@ -103,8 +103,8 @@ class WorkerSettings(BaseSettings):
     parameter_wire: WireName = Field(
         default="float32",
         description="Type in which fresh parameters travel back. int4 and sparse: as differences from those that the "
-        "worker holds, for which server and worker each keep one more vector. A "
-        "worker's parameters then are approximate; the run's files are exact.",
+        "worker holds, for which server and worker each keep one more vector. A worker's parameters are then "
+        "approximate; the run's files are exact.",
     )
     overlap: bool = Field(
         default=False,

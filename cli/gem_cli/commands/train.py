@@ -140,7 +140,7 @@ def _prepare(
         own["bind"] = shards.with_port(own.get("bind", asked.bind))
     if shares and _may_be_a_socket(shards.shard_socket(socket, settings.shards)):
         own["shared_memory_socket"] = socket
-    if worker.overlap and asked.local_steps > 1:
+    if command is None and worker.overlap and asked.local_steps > 1:
         raise CommandError(f"--overlap and --local-steps {asked.local_steps}: leave out one of them", USAGE)
     given.load(ServerSettings, data_dir=Path(), **own)  # validates before creating folders
     if settings.run_dir is not None:
