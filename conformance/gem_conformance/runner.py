@@ -74,8 +74,8 @@ def play_scenarios(
         return outcome
 
     pool = ThreadPoolExecutor(jobs)
-    futures = [pool.submit(one, scenario) for scenario in scenarios]
     try:
+        futures = [pool.submit(one, scenario) for scenario in scenarios]
         return [future.result() for future in futures]
     except BaseException:  # leave no process behind
         stage.close()

@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from gem_conformance import SCENARIOS
+from gem_conformance import SCENARIOS, play_scenarios
 from gem_conformance.faults import FaultName
+from gem_conformance.scenarios import Scenario
 
 from tests.waiting import eventually
 
@@ -140,6 +142,20 @@ def test_no_candidate_stays_behind_when_the_kit_is_ended(tmp_path: Path, number:
         output, errors = kit.communicate(timeout=60)
     assert (kit.returncode, output, errors) == (status, "", "")
     eventually(lambda: not any(psutil.pid_exists(int(one.name)) for one in tmp_path.iterdir()))
+
+
+def test_no_candidate_stays_behind_when_the_kit_is_interrupted_before_all_scenarios_wait(tmp_path: Path) -> None:
+    started = tmp_path / "pid"
+
+    def interrupted() -> Iterator[Scenario]:
+        yield SCENARIOS["pull"]
+        eventually(lambda: started.exists() and started.read_text())
+        raise KeyboardInterrupt
+
+    script = f"import os, pathlib, time; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    with pytest.raises(KeyboardInterrupt):
+        play_scenarios(interrupted(), [sys.executable, "-c", script], jobs=1)
+    assert not psutil.pid_exists(int(started.read_text()))
 
 
 def test_without_a_command_it_waits_for_workers_that_somebody_starts() -> None:
