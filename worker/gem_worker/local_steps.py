@@ -65,13 +65,16 @@ class LocalSteps:
             return 1
         self._taken += 1
         for group, total in zip(self._flat.groups, self._sums, strict=True):
-            total.add_(group.gradients)
+            if self._taken == 1:
+                total.copy_(group.gradients)
+            else:
+                total.add_(group.gradients)
         if self._taken == self._step.local_steps:
             return self.complete(state)
         for number, group in enumerate(self._flat.groups):
             step = group.gradients
             if self._step.preconditioned:
-                step = (step * state.factors[number]).clamp_(-CAP, CAP)
+                step.mul_(state.factors[number]).clamp_(-CAP, CAP)
             # For a GradScaler; the commit is skipped.
             step.nan_to_num_(0.0, 0.0, 0.0)
             group.parameters.add_(step, alpha=-self._step.rate * eta)
@@ -91,14 +94,14 @@ class LocalSteps:
     def begin(self) -> None:
         """Discard the accumulated gradients."""
         self._taken = 0
-        for total in self._sums:
-            total.zero_()
 
     def _remember(self, state: LocalState) -> None:
         if not state.squares:
             return
         groups = self._flat.groups
-        is_finite = torch.stack([group.gradients.isfinite().all() for group in groups]).all()
+        values = [group.gradients for group in groups if group.gradients.numel()]
+        extremes = [extreme.float() for one in values for extreme in one.aminmax()]  # faster than isfinite
+        is_finite = torch.stack(extremes).isfinite().all()
         state.weight = torch.where(is_finite, BETA2 * state.weight + (1 - BETA2), state.weight)
         for group, square, factor in zip(groups, state.squares, state.factors, strict=True):
             gradient = group.gradients.float().clamp(-LARGEST, LARGEST)
