@@ -1,7 +1,7 @@
-"""A worker of PyTorch DDP under torchrun: `python -m time_to_loss.ddp_worker [--period H]`.
+"""A worker of PyTorch DDP under torchrun: `python -m time_to_loss.ddp_worker [--period H | --hook NAME]`.
 
 With a period: post-local SGD, as `torch.distributed.optim.PostLocalSGDOptimizer` documents it. After a restart
-training continues from a checkpoint of rank 0, as torchrun's documentation asks scripts to do.
+training continues from a checkpoint of rank 0, as torchrun documents.
 """
 
 import argparse
@@ -14,7 +14,9 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
@@ -24,17 +26,29 @@ from time_to_loss.workload import adamw
 
 CHECKPOINT_STEPS = 100
 WARMUP_STEPS = 100
+POWER_SGD_RANK, POWER_SGD_START = 4, 10
 
 
 def main() -> None:
     """Train until killed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--period", type=int, default=1, help="steps between averages of the models")
-    period = parser.parse_args().period
+    parser.add_argument("--hook", choices=["fp16", "powersgd"], help="compresses gradients")
+    given = parser.parse_args()
     context = WorkerContext.from_environment()
     dist.init_process_group("gloo")
+    train(context, lambda model: _parallel(model, given.hook), given.period)
+
+
+def _parallel(model: nn.Module, hook: str | None) -> DistributedDataParallel:
     # The models' buffers are constant.
-    train(context, lambda model: DistributedDataParallel(model, broadcast_buffers=False), period)
+    parallel = DistributedDataParallel(model, broadcast_buffers=False)
+    if hook == "fp16":
+        parallel.register_comm_hook(None, fp16_compress_hook)
+    elif hook == "powersgd":
+        state = PowerSGDState(None, matrix_approximation_rank=POWER_SGD_RANK, start_powerSGD_iter=POWER_SGD_START)
+        parallel.register_comm_hook(state, powerSGD_hook)
+    return parallel
 
 
 def train(context: WorkerContext, parallel: Callable[[nn.Module], Any], period: int = 1) -> None:

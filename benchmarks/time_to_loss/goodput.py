@@ -2,8 +2,8 @@
 
 Workers fail after 60 s on average, the server after 600 s, each by SIGKILL to all its processes, and start again at
 once. A step waits 0.1 s, as for a GPU, and processor time is not limited. Kept: commits in the central variable at the
-end (gemps, `--durability commit`), or the step that the newest model of DDP has had (torchrun restarts it from a
-checkpoint of each 100 steps). DDP has no server; torchrun's rendezvous does not fail.
+end (gemps, `--durability commit`), or the step that the newest model of DDP has had (restarted from a
+checkpoint of each 100 steps). torchrun's rendezvous does not fail.
 """
 
 import argparse

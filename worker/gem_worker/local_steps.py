@@ -100,7 +100,7 @@ class LocalSteps:
             return
         groups = self._flat.groups
         values = [group.gradients for group in groups if group.gradients.numel()]
-        extremes = [extreme.float() for one in values for extreme in one.aminmax()]  # faster than isfinite
+        extremes = [extreme.float() for one in values for extreme in one.aminmax()]
         is_finite = torch.stack(extremes).isfinite().all()
         state.weight = torch.where(is_finite, BETA2 * state.weight + (1 - BETA2), state.weight)
         for group, square, factor in zip(groups, state.squares, state.factors, strict=True):
