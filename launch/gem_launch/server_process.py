@@ -24,7 +24,7 @@ from gem_cli.training.children import Child, gemps, terminate, wait
 from gem_cli.training.run_folder import RunFolder
 from gem_server.settings import MAX_SOCKET_PATH_BYTES, ServerSettings
 from gem_worker.client import ClientError, Observer
-from gem_worker.client.settings import ClientSettings
+from gem_worker.client.settings import WIRE_VARIABLES, ClientSettings
 from pydantic import ValidationError
 
 from gem_core.extras import PACKAGES, explain_missing
@@ -34,6 +34,7 @@ from gem_launch.tables import Table, table
 POLL = 0.02  # seconds
 STOP_SECONDS = 60.0  # draining, writing gigabytes
 GROUP_SECONDS = 3.0  # a shard that fails ends the others
+OF_WORKERS = {*WIRE_VARIABLES, "every", "optimizer", "overlap"}
 
 _log = logging.getLogger(__name__)
 
@@ -216,6 +217,7 @@ def checked(settings: Mapping[str, Any], shards: int = 1) -> ServerSettings:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "docs/settings.md lists them"
+            hint = "give it to ParameterServer" if name in OF_WORKERS else hint
             raise TypeError(f"the server has no setting {name!r}: {hint}")
     try:
         with _as_value_error():

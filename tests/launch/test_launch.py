@@ -261,6 +261,7 @@ with gemps.serve(steps=5, min_workers=4) as server:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
+        ({"delta_wire": "sparse"}, "the server has no setting 'delta_wire': give it to ParameterServer"),
         ({"etaa": 0.1}, "the server has no setting 'etaa': did you mean 'eta'?"),
         ({"zzz": 1}, "the server has no setting 'zzz': docs/settings.md lists them"),
         ({"workers": 0}, "launch(function, workers=N): give a function and a number of workers from 1"),
