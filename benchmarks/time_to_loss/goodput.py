@@ -2,25 +2,26 @@
 
 Workers fail after 60 s on average, the server after 600 s, each by SIGKILL to all its processes, and start again at
 once. A step waits 0.1 s, as for a GPU, and processor time is not limited. Kept: commits in the central variable at the
-end (gemps, `--durability commit`), or the step that the newest model of DDP has had (restarted from a
-checkpoint of each 100 steps). torchrun's rendezvous does not fail.
+end (gemps, `--durability commit`), or the step that the newest model of DDP has had (a checkpoint every 10 steps).
+torchrun's rendezvous does not fail.
 """
 
 import argparse
+import json
 import signal
-import statistics
 import sys
 import tempfile
 from pathlib import Path
 
-from time_to_loss.contenders import DURABLE, PLAIN_DDP, Contender
+from time_to_loss.contenders import DURABLE, FREQUENT_CHECKPOINTS, Contender
 from time_to_loss.failures import random
 from time_to_loss.fleet import Fleet
+from time_to_loss.verdicts import judged_goodput
 from time_to_loss.worlds import UNLIMITED, WORKERS, made
 
 WORKER_SECONDS, SERVER_SECONDS = 60.0, 600.0
 PAUSE = 0.1
-GOAL = 0.95
+CONTENDERS = {contender.name: contender for contender in (DURABLE, FREQUENT_CHECKPOINTS)}
 
 
 def main() -> None:
@@ -28,23 +29,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300.0, help="of a run")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--output", type=Path, default=Path("runs/goodput.json"), help="extended by each pair of runs")
+    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces and groups are removed
-    shares: dict[str, list[float]] = {DURABLE.name: [], PLAIN_DDP.name: []}
+    results = json.loads(given.output.read_text(encoding="utf-8")) if given.output.exists() else []
     for seed in range(given.rounds):
-        for contender in (DURABLE, PLAIN_DDP):
+        for contender in (CONTENDERS[name] for name in given.contenders):
             free, _ = kept(contender, given.seconds, {}, seed)
             means = dict.fromkeys(range(1, WORKERS + 1), WORKER_SECONDS)
             if contender is DURABLE:
                 means[0] = SERVER_SECONDS
             steps, failures = kept(contender, given.seconds, means, seed)
-            shares[contender.name].append(steps / free)
-            print(
-                f"{contender.name} seed {seed}: {steps} steps of {free} kept, {failures} failures: {steps / free:.3f}",
-                flush=True,
-            )
-    for name, found in shares.items():
-        print(f"{name}: {statistics.median(found):.3f} ({min(found):.3f} to {max(found):.3f}), goal {GOAL}")
+            found = {"seconds": given.seconds, "free": free, "steps": steps, "failures": failures}
+            results.append({"contender": contender.name, "seed": seed, **found})
+            print(results[-1], flush=True)
+            given.output.parent.mkdir(parents=True, exist_ok=True)
+            given.output.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    print(*judged_goodput(results), sep="\n")
 
 
 def kept(contender: Contender, seconds: float, means: dict[int, float], seed: int) -> tuple[int, int]:

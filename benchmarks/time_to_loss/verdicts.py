@@ -29,6 +29,7 @@ GOALS = (
     Goal("slow-network", 10.0),
     Goal("all-together", 5.0, FASTEST_OTHER),
 )
+GOODPUT = 0.95
 
 
 def table(runs: Runs) -> str:
@@ -100,6 +101,19 @@ def _judged_bytes(runs: Runs) -> Iterable[str]:
         ratio = sent[BYTES_BASELINE] / sent[leanest]
         met = "met" if ratio >= BYTES_RATIO else "missed"
         yield f"{BYTES_WORLD}: bytes of {BYTES_BASELINE} / {leanest}: {ratio:.1f}, goal {BYTES_RATIO:.0f}: {met}"
+
+
+def judged_goodput(runs: Runs) -> Iterable[str]:
+    """A line for each contender of goodput.py."""
+    for name in dict.fromkeys(one["contender"] for one in runs):
+        found = [one for one in runs if one["contender"] == name]
+        shares = [one["steps"] / one["free"] for one in found]
+        failures, seconds = sum(one["failures"] for one in found), sum(one["seconds"] for one in found)
+        share = statistics.median(shares)
+        line = f"{name}: {share:.3f} ({min(shares):.3f} to {max(shares):.3f}); {failures} failures in {seconds:g} s"
+        if name.startswith("gemps"):
+            line += f", goal {GOODPUT}: {'met' if share >= GOODPUT else 'missed'}"
+        yield line
 
 
 def median_seconds(runs: Runs) -> float | None:
