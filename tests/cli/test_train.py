@@ -67,6 +67,8 @@ def test_training_ends_well(run: Run) -> None:
     assert summary["server"] == json_lines(run.done.stdout)[0]["server"]
     assert not summary["server"].endswith(":0")
     assert summary["commits"] == 2 * 40
+    assert summary["payload_bytes_received"] == 4 * summary["parameters"] * summary["commits"]
+    assert summary["payload_bytes_sent"] >= summary["payload_bytes_received"]
     assert summary["version"] == 2 * 40 + 1
     assert summary["accuracy"] > 0.8
     assert summary["interrupted"] is False
@@ -209,7 +211,9 @@ def test_a_script_of_ones_own_trains_with_two_workers_and_without_a_budget_ends_
     wires = ["--delta-wire", "sparse", "--parameter-wire", "int4"]
     done = gemps("train", "--workers", "2", *wires, "--run-dir", str(folder), "--", "python", script, "stop")
     assert done.returncode == 0, done.stderr
-    assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["commits"] == 2 * 20
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert summary["commits"] == 2 * 20
+    assert summary["settings"]["worker"] == {"delta_wire": "sparse", "parameter_wire": "int4"}
     assert (folder / "model.safetensors").exists()
     said = (folder / "logs" / "worker-1.log").read_text(encoding="utf-8")
     assert "I am worker-1 of 2" in said

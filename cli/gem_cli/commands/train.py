@@ -99,7 +99,7 @@ def train(
         used = {
             "train": settings.model_dump(mode="json"),
             "server": server.model_dump(mode="json") | {"durability": server.durability_level},
-            "worker": None if command else worker.model_dump(mode="json"),
+            "worker": worker.model_dump(mode="json", include=set(WIRE_VARIABLES) if command else None),
             "evaluator": given.load(EvaluatorSettings).model_dump(mode="json", exclude={"keep_best"})
             if evaluator
             else None,

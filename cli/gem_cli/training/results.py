@@ -113,6 +113,7 @@ def summarize(outcome: Outcome, *, started: datetime, settings: Mapping[str, Any
         "mean_pi": figures["mean_pi"],
         "blocked_fraction": figures["blocked"],
         "jain_index": status.get("jain_index"),
+        **{f"payload_{name}": _total(status, name) for name in ("bytes_received", "bytes_sent")},
         "parameters": status.get("parameter_count"),
         "seed": settings["server"]["seed"],
         "settings": settings,
@@ -120,3 +121,7 @@ def summarize(outcome: Outcome, *, started: datetime, settings: Mapping[str, Any
         "git_commit": system_info.git_commit(),
         "hardware": system_info.hardware(),
     }
+
+
+def _total(status: Mapping[str, Any], field: str) -> int:
+    return sum(int(worker.get(field, 0)) for worker in status.get("workers", ()))
