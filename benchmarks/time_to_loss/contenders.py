@@ -122,6 +122,7 @@ CONTENDERS = {
     contender.name: contender
     for contender in (
         _gemps("gemps", GRADIENT_RATES, ()),
+        _gemps("gemps-4-sparse", GRADIENT_RATES, ("--local-steps=4",), SPARSE),
         _gemps("gemps-averaged-rms", AVERAGED_RATES, AVERAGED),
         _gemps("gemps-averaged-rms-sparse", AVERAGED_RATES, AVERAGED, SPARSE),
         *(
