@@ -108,6 +108,8 @@ class Fleet:
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "eth0",
             "TP_SOCKET_IFNAME": "eth0",
+            # Else torchrun hangs when a host joins again (pytorch/pytorch issue 135712).
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
             "TTL_SERVER": f"{server.address}:{SERVER_PORT}",
             "TTL_RANK": f"{number - 1}",
             "TTL_FOLDER": str(self._folder),

@@ -198,7 +198,7 @@ def test_kernels_may_be_launched_from_several_threads_at_once(monkeypatch: pytes
         for name in rule_names():
             rule = create_rule(name)
             state = rule.new_worker(sample.snapshot)
-            for _ in range(5):
+            for _ in range(2):
                 rule.commit(sample.theta, state, sample.delta, 1, 0.05)
         results[index] = sample.theta.tobytes()
 
