@@ -78,8 +78,7 @@ AVERAGED = ("--precondition=averaged-rms", "--weight-decay=0.1")
 LOCAL_AVERAGED_RATES = {4: (0.0008, 0.0012), 8: (0.0012, 0.0018)}
 SPARSE = "--delta-wire sparse --parameter-wire int4"
 PLAIN_DDP = _ddp("ddp", ADAM_RATES)
-# For goodput, where a worker fails each 15 s on average, and the server as well.
-FREQUENT_CHECKPOINTS = _ddp("ddp-checkpoint-10", ADAM_RATES, "--checkpoint 10")
+# For goodput, where the server fails as well.
 DURABLE = _gemps(
     "gemps-durable", AVERAGED_RATES, (*AVERAGED, "--data-dir={folder}/data", "--durability=commit", "--resume")
 )

@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from time_to_loss.worker_context import WorkerContext
 from time_to_loss.workload import adamw
 
-CHECKPOINT_STEPS = 100
+CHECKPOINT_STEPS = 10
 WARMUP_STEPS = 100
 POWER_SGD_RANK, POWER_SGD_START = 4, 10
 
@@ -34,11 +34,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--period", type=int, default=1, help="steps between averages of the models")
     parser.add_argument("--hook", choices=["fp16", "powersgd"], help="compresses gradients")
-    parser.add_argument("--checkpoint", type=int, default=CHECKPOINT_STEPS, help="steps between checkpoints")
     given = parser.parse_args()
     context = WorkerContext.from_environment()
     dist.init_process_group("gloo")
-    train(context, lambda model: _parallel(model, given.hook), given.period, given.checkpoint)
+    train(context, lambda model: _parallel(model, given.hook), given.period)
 
 
 def _parallel(model: nn.Module, hook: str | None) -> DistributedDataParallel:
@@ -52,12 +51,7 @@ def _parallel(model: nn.Module, hook: str | None) -> DistributedDataParallel:
     return parallel
 
 
-def train(
-    context: WorkerContext,
-    parallel: Callable[[nn.Module], Any],
-    period: int = 1,
-    checkpoint_steps: int = CHECKPOINT_STEPS,
-) -> None:
+def train(context: WorkerContext, parallel: Callable[[nn.Module], Any], period: int = 1) -> None:
     """Train until killed, in a process group."""
     inner = context.model()
     optimizer: Any = adamw(inner, context.rate)
@@ -81,7 +75,7 @@ def train(
         optimizer.step()
         if step <= WARMUP_STEPS or (step - 1 - WARMUP_STEPS) % period == 0:
             context.show(inner, step)
-        if step % checkpoint_steps == 0 and dist.get_rank() == 0:
+        if step % CHECKPOINT_STEPS == 0 and dist.get_rank() == 0:
             _save(checkpoint, inner, optimizer, step)
 
 

@@ -1,8 +1,8 @@
 """Share of the failure-free steps that is kept when hosts fail: `make goodput`; needs root.
 
 Workers fail after 60 s on average, the server after 600 s, each by SIGKILL to all its processes, and start again at
-once. A step waits 0.1 s, as for a GPU, and processor time is not limited. Kept: commits in the central variable at the
-end (gemps, `--durability commit`), or the step that the newest model of DDP has had (a checkpoint every 10 steps).
+once. A step waits 0.1 s, as for a GPU, and processor time is not limited. Kept: commits in the newest snapshot of the
+parameters (gemps, `--durability commit`), or its step (DDP, a checkpoint every 10 steps).
 torchrun's rendezvous does not fail.
 """
 
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from time_to_loss.contenders import DURABLE, FREQUENT_CHECKPOINTS, Contender
+from time_to_loss.contenders import DURABLE, PLAIN_DDP, Contender
 from time_to_loss.failures import random
 from time_to_loss.fleet import Fleet
 from time_to_loss.verdicts import judged_goodput
@@ -21,7 +21,7 @@ from time_to_loss.worlds import UNLIMITED, WORKERS, made
 
 WORKER_SECONDS, SERVER_SECONDS = 60.0, 600.0
 PAUSE = 0.1
-CONTENDERS = {contender.name: contender for contender in (DURABLE, FREQUENT_CHECKPOINTS)}
+CONTENDERS = {contender.name: contender for contender in (DURABLE, PLAIN_DDP)}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""docs/time-to-loss.md, from docs/time-to-loss.json: `python -m time_to_loss.page FILE`; runs nothing.
+"""docs/time-to-loss.md, from its results there: `python -m time_to_loss.page FILE`; runs nothing.
 
 Prints the README's table.
 """
@@ -14,18 +14,18 @@ from time_to_loss.workload import WORKLOADS
 from time_to_loss.worlds import SHARE, SLOW_LINK, WORKERS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-RESULTS = DOCS / "time-to-loss.json"
+RESULTS, GOODPUT = DOCS / "time-to-loss.json", DOCS / "goodput.json"
 DIGITS_LIMIT = 120
 
 TEXT = """\
-<!-- Written by time_to_loss.page in benchmarks/ from docs/time-to-loss.json. -->
+<!-- Written by time_to_loss.page in benchmarks/ from docs/time-to-loss.json and docs/goodput.json. -->
 # Time to a loss
 
 Seconds until a transformer of 137 thousand parameters ([model, text and optimizer](own-optimizer.md)) has a held-out
 loss of {target:g} nats a byte, with {workers} workers and batches of {batch} windows each, from the moment when all
 are ready. Median of up to {rounds} rounds, with several also the lowest and highest; MB that all hosts sent. Where the
 target was not reached, the last loss that was evaluated. A run has 300 s; Flower, torch-rpc (but for `slow-network`)
-and post-local SGD without failures have 200 s. What has no cell has not run.
+and post-local SGD have 200 s. What has no cell has no valid run.
 
 {table}
 
@@ -37,17 +37,23 @@ of the fastest other, to those of the fastest gemps:
 Bytes are compared between kinds of gemps: part of that ratio is the wire types', part the exchange every 8 steps.
 
 - With 8 local steps `all-together` was 4.97, below the goal. The kind with 4 was added after that.
-- Flower's fast round of `all-together` is round 0: the slow worker fails first, and until 45 s all others are equal.
-- In `failures` gemps reaches the loss with three workers, before the one that was killed is back. With 0.3 of a core
-  that takes 20 s and 15 s for PyTorch.
-- torchrun notices a lost host after 15 s, and then restarts all workers.
+- Flower's fast round of `all-together` is round 0, in which the slow worker fails first.
+- In `failures` gemps reaches the loss with three workers, before the one that was killed is back.
+- torchrun drops a silent host after 15 s, and then restarts all processes; a host that comes back imports PyTorch
+  twice, in torchrun and in the worker. torch-rpc cannot replace a process.
+- The ratios contain optimizer, batch and asynchrony: averaged-rms against AdamW; gemps updates with gradients of
+  {batch} windows, DDP and torch-rpc with those of {batch} from each worker, and DDP clips their mean.
+- gemps' rates were found in simulations, for each number of local steps. All AdamW share two, of which text chose the
+  lower and digits mostly the higher, so a better one may lie beyond. The fastest of several kinds of gemps counts, of
+  Flower there is one.
 - With 0.3 of a core the CPU time of small steps decides; on whole cores or GPUs DDP may be faster than gemps.
 
 ## Digits
 
 The same for scikit-learn's digits, with the paper's CNN: 88 thousand parameters, batches of {digits.batch}, a held-out
 loss of {digits.target:g}; up to {digits_rounds} rounds of {digits_limit} s. The goals are the same. Losses are
-evaluated once a second, and most contenders end before the first failure.
+evaluated once a second. In `failures` all end before the first failure, in `all-together` only
+gemps-averaged-rms-4-sparse does.
 
 {digits_table}
 
@@ -56,8 +62,9 @@ evaluated once a second, and most contenders end before the first failure.
 ## Goodput
 
 Steps that are kept when a worker fails after 60 s on average (with 4, every 15 s) and the server after 600 s, of those
-without failures; median, lowest and highest of runs of 300 s (DDP: 150 s). Each process starts again at once; a step
-waits 0.1 s, and processor time is not limited. gemps with `--durability commit`, DDP with a checkpoint every 10 steps:
+without failures; median of runs of 300 s (DDP: 150 s), lowest and highest. Each process starts again at once; a step
+waits 0.1 s, and processor time is not limited. gemps has `--durability commit`. DDP waits for all 4 hosts, and fails
+about as often as torchrun drops a silent one:
 
 {goodput}
 
@@ -96,11 +103,11 @@ For digits:
 - `gemps`: the server's GEM; `averaged-rms`: with `--precondition averaged-rms --weight-decay 0.1`; `H`: with
   `--local-steps H`; `adamw-H`: AdamW in the workers, which exchange every H steps; `sparse`: with
   `--delta-wire sparse --parameter-wire int4`.
-- `ddp`: PyTorch DDP with gloo under torchrun, AdamW, a checkpoint every 100 steps, without broadcasts of buffers, which
-  are constant here; `post-local-sgd-H`: with `PostLocalSGDOptimizer`, averaging every H steps after 100; `fp16` and
-  `powersgd-4` (rank 4, after 10 steps): with these communication hooks. `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` is set,
-  without which torchrun [hangs](https://github.com/pytorch/pytorch/issues/135712) when a host comes back, as it did in
-  the first runs.
+- `ddp`: PyTorch DDP with gloo under torchrun, AdamW, a checkpoint every 10 steps (without failures: every 100), without
+  broadcasts of buffers, which are constant here; `post-local-sgd-H`: with `PostLocalSGDOptimizer`, averaging every H
+  steps after 100; `fp16`, `powersgd-4`: with these communication hooks, the second of rank 4, after 10 steps.
+  `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` is set: without it torchrun 2.15
+  [hung](https://github.com/pytorch/pytorch/issues/135712) here when a host came back.
 - `torch-rpc`: the parameter server of PyTorch's tutorial on batch RPC processing, with AdamW; over TCP.
 - `flower-fedavg-32`: rounds of 32 local steps of AdamW. `ray-train`: DDP in Ray Train, and
   `torchft-ddp`: torchft 0.2.0, averages among the workers that live; neither has run yet.
@@ -125,7 +132,7 @@ def _last(one: Mapping[str, Any]) -> float:
     return float(one["curve"][-1][1]) if one["curve"] else float("nan")
 
 
-def page(results: Mapping[str, Any]) -> str:
+def page(results: Mapping[str, Any], goodput: Sequence[Mapping[str, Any]]) -> str:
     """The page."""
     text, digits = (_parts(results, workload) for workload in ("text", "digits"))
     megabits, delay = SLOW_LINK
@@ -137,7 +144,7 @@ def page(results: Mapping[str, Any]) -> str:
         **{f"digits_{name}": value for name, value in digits.items()},
         digits=WORKLOADS["digits"],
         digits_limit=DIGITS_LIMIT,
-        goodput="\n".join(f"- {line}" for line in judged_goodput(results["goodput"])),
+        goodput="\n".join(f"- {line}" for line in judged_goodput(goodput)),
         share=SHARE,
         megabits=megabits,
         milliseconds=1000 * delay,
@@ -158,8 +165,8 @@ def _parts(results: Mapping[str, Any], workload: str) -> dict[str, object]:
 
 def main() -> None:
     """Write it."""
-    results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    Path(sys.argv[1]).write_text(page(results), encoding="utf-8")
+    results, goodput = (json.loads(path.read_text(encoding="utf-8")) for path in (RESULTS, GOODPUT))
+    Path(sys.argv[1]).write_text(page(results, goodput), encoding="utf-8")
     print(summary([one for one in results["runs"] if one["workload"] == "text"]))
 
 

@@ -110,7 +110,8 @@ def judged_goodput(runs: Runs) -> Iterable[str]:
         shares = [one["steps"] / one["free"] for one in found]
         failures, seconds = sum(one["failures"] for one in found), sum(one["seconds"] for one in found)
         share = statistics.median(shares)
-        line = f"{name}: {share:.3f} ({min(shares):.3f} to {max(shares):.3f}); {failures} failures in {seconds:g} s"
+        spread = f" ({min(shares):.3f} to {max(shares):.3f})" if len(shares) > 1 else ""
+        line = f"{name}: {share:.3f}{spread}; {failures} failures in {seconds:g} s"
         if name.startswith("gemps"):
             line += f", goal {GOODPUT}: {'met' if share >= GOODPUT else 'missed'}"
         yield line

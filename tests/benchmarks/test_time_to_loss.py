@@ -13,7 +13,7 @@ from time_to_loss.__main__ import Results
 from time_to_loss.contenders import CONTENDERS
 from time_to_loss.contest import Outcome
 from time_to_loss.delayed_link import QUEUE_SECONDS, Direction
-from time_to_loss.verdicts import judged, table
+from time_to_loss.verdicts import judged, judged_goodput, table
 from time_to_loss.worker_context import GO, READY, SNAPSHOTS, WorkerContext
 from time_to_loss.workload import WORKLOADS, compute_gradient
 
@@ -99,6 +99,17 @@ def test_goals_compare_medians() -> None:
     reached, not_reached = "10.0 s; 1 MB | 23.0 s (22.0 to 24.0); 1 MB", "loss 2.50 at 1 s; 1 MB"
     assert lines[3] == f"| ddp | {reached} | 0 of 1; {not_reached} | 0 of 3; {not_reached} |"
     assert "| 40.0 s (30.0 to not reached); 1 MB |" in lines[4]
+
+
+def test_goodput_is_the_median_share_against_its_goal() -> None:
+    def run(contender: str, steps: int) -> dict[str, Any]:
+        return {"contender": contender, "seconds": 300.0, "free": 1000, "steps": steps, "failures": 7}
+
+    runs = [run("gemps-durable", 940), run("ddp", 100), run("gemps-durable", 960), run("gemps-durable", 955)]
+    met, other = judged_goodput(runs)
+    assert met == "gemps-durable: 0.955 (0.940 to 0.960); 21 failures in 900 s, goal 0.95: met"
+    assert other == "ddp: 0.100; 7 failures in 300 s"
+    assert [line.endswith("missed") for line in judged_goodput(runs[:1])] == [True]
 
 
 def test_a_worker_fails_every_minute_and_another_first_in_each_round() -> None:
