@@ -40,7 +40,8 @@ Bytes are compared between kinds of gemps: part of that ratio is the wire types'
 - Flower's fast round of `all-together` is round 0, in which the slow worker fails first.
 - In `failures` gemps reaches the loss with three workers, before the one that was killed is back.
 - torchrun drops a silent host after 15 s, and then restarts all processes; a host that comes back imports PyTorch
-  twice, in torchrun and in the worker. torch-rpc cannot replace a process.
+  twice, in torchrun and in the worker. torch-rpc cannot replace a process. In `all-together` PyTorch probably takes
+  the slow host about 60 s, so that the next failure comes before DDP trains again.
 - The ratios contain optimizer, batch and asynchrony: averaged-rms against AdamW; gemps updates with gradients of
   {batch} windows, DDP and torch-rpc with those of {batch} from each worker, and DDP clips their mean.
 - gemps' rates were found in simulations, for each number of local steps. All AdamW share two, of which text chose the
