@@ -2,8 +2,8 @@
 
 Workers fail after 60 s on average, the server after 600 s, each by SIGKILL to all its processes, and start again at
 once. A step waits 0.1 s, as for a GPU, and processor time is not limited. Kept: commits in the newest snapshot of the
-parameters (gemps, `--durability commit`), or its step (DDP, a checkpoint every 10 steps).
-torchrun's rendezvous does not fail.
+parameters (gemps, `--durability commit`), or its step (DDP, a checkpoint every 10 steps). torchrun's rendezvous does
+not fail. A pair of runs in --output is not repeated.
 """
 
 import argparse
@@ -29,13 +29,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300.0, help="of a run")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=Path("runs/goodput.json"), help="extended by each pair of runs")
+    parser.add_argument("--output", type=Path, default=Path("runs/goodput.json"), help="JSON")
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces and groups are removed
     results = json.loads(given.output.read_text(encoding="utf-8")) if given.output.exists() else []
     for seed in range(given.rounds):
         for contender in (CONTENDERS[name] for name in given.contenders):
+            if any((one["contender"], one["seed"]) == (contender.name, seed) for one in results):
+                continue
             free, _ = kept(contender, given.seconds, {}, seed)
             means = dict.fromkeys(range(1, WORKERS + 1), WORKER_SECONDS)
             if contender is DURABLE:

@@ -45,7 +45,7 @@ Bytes are compared between kinds of gemps: part of that ratio is the wire types'
 - The ratios contain optimizer, batch and asynchrony: averaged-rms against AdamW; gemps updates with gradients of
   {batch} windows, DDP and torch-rpc with those of {batch} from each worker, and DDP clips their mean.
 - gemps' rates were found in simulations, for each number of local steps. All AdamW share two, of which text chose the
-  lower and digits mostly the higher, so a better one may lie beyond. The fastest of several kinds of gemps counts, of
+  lower and digits the higher, so a better one may lie beyond. The fastest of several kinds of gemps counts, of
   Flower there is one.
 - With 0.3 of a core the CPU time of small steps decides; on whole cores or GPUs DDP may be faster than gemps.
 
@@ -106,9 +106,9 @@ For digits:
 - `gemps`: the server's GEM; `averaged-rms`: with `--precondition averaged-rms --weight-decay 0.1`; `H`: with
   `--local-steps H`; `adamw-H`: AdamW in the workers, which exchange every H steps; `sparse`: with
   `--delta-wire sparse --parameter-wire int4`.
-- `ddp`: PyTorch DDP with gloo under torchrun, AdamW, a checkpoint every 10 steps (without failures: every 100), without
-  broadcasts of buffers, which are constant here; `post-local-sgd-H`: with `PostLocalSGDOptimizer`, averaging every H
-  steps after 100; `fp16`, `powersgd-4`: with these communication hooks, the second of rank 4, after 10 steps.
+- `ddp`: PyTorch DDP with gloo under torchrun, AdamW, a checkpoint every 10 steps (every 100 where nothing fails),
+  without broadcasts of buffers, which are constant here; `post-local-sgd-H`: with `PostLocalSGDOptimizer`, averaging
+  every H steps after 100; `fp16`, `powersgd-4`: with these communication hooks, the second of rank 4, after 10 steps.
   `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` is set: without it torchrun 2.15
   [hung](https://github.com/pytorch/pytorch/issues/135712) here when a host came back.
 - `torch-rpc`: the parameter server of PyTorch's tutorial on batch RPC processing, with AdamW; over TCP.

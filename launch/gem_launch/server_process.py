@@ -215,9 +215,11 @@ def checked(settings: Mapping[str, Any], shards: int = 1) -> ServerSettings:
         raise TypeError(f"shards={shards} starts all servers: leave out {', '.join(several)}")
     for name in settings:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "docs/settings.md lists them"
-            hint = "give it to ParameterServer" if name in OF_WORKERS else hint
+            hint = "docs/settings.md lists them"
+            if name in OF_WORKERS:
+                hint = "give it to ParameterServer"
+            elif near := get_close_matches(name, known, n=1):
+                hint = f"did you mean {near[0]!r}?"
             raise TypeError(f"the server has no setting {name!r}: {hint}")
     try:
         with _as_value_error():

@@ -431,6 +431,7 @@ def test_two_shards_train_the_same_model(run: Run, sharded: Run) -> None:
     assert sharded.done.returncode == 0, sharded.done.stderr
     assert sharded.summary()["exit_codes"] == {"server": 0, "shard-1": 0, "worker-0": 0, "worker-1": 0}
     assert sharded.summary()["accuracy"] == run.summary()["accuracy"]
+    assert sharded.summary()["payload_bytes_received"] is None
     assert [one.summary()["settings"]["server"]["durability"] for one in (run, sharded)] == ["interval", "commit"]
     assert (sharded.folder / "model.safetensors").read_bytes() == (run.folder / "model.safetensors").read_bytes()
 

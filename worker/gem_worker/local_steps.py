@@ -96,7 +96,7 @@ class LocalSteps:
         self._taken = 0
 
     def _remember(self, state: LocalState) -> None:
-        if not state.squares:
+        if not any(square.numel() for square in state.squares):
             return
         groups = self._flat.groups
         values = [group.gradients for group in groups if group.gradients.numel()]

@@ -123,5 +123,7 @@ def summarize(outcome: Outcome, *, started: datetime, settings: Mapping[str, Any
     }
 
 
-def _total(status: Mapping[str, Any], field: str) -> int:
+def _total(status: Mapping[str, Any], field: str) -> int | None:
+    if len(status_view.shards(status)) > 1:
+        return None  # partial
     return sum(int(worker.get(field, 0)) for worker in status.get("workers", ()))
