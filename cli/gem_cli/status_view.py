@@ -203,7 +203,7 @@ def shard_table(status: Status, *, rows: int | None = None) -> Table:
 _TRANSPORTS = {"GRPC": "gRPC", "LANE": "lane", "SHARED_MEMORY": "shared-memory"}
 _LEFT = ("worker", "state", "device", "host", "exchange")
 # From these columns of the terminal.
-_WIDTHS = dict.fromkeys(("rank", "device", "exchange", "steps", "wait ms"), 120) | {"host": 160}
+_WIDTHS = dict.fromkeys(("rank", "device", "exchange", "wait ms"), 120) | {"local steps": 160, "host": 160}
 
 
 def worker_table(status: Status, *, width: int, rows: int | None = None) -> Table:
@@ -233,7 +233,7 @@ def _cells(worker: Status) -> dict[str, str]:
         "host": host(worker),
         "exchange": exchange(worker),
         "commits": str(worker.get("commits", 0)),
-        "steps": str(worker.get("local_steps", 0)),
+        "local steps": str(worker.get("local_steps", 0)),
         "commits/s": number(worker.get("commits_per_second")),
         "loss": number(worker.get("loss")),
         "staleness": number(worker.get("staleness_mean")),

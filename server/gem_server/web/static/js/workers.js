@@ -21,7 +21,7 @@ const COLUMNS = [
   { key: "device", text: true, head: "device", about: "Where it computes, as it said when it joined.", sort: (one) => one.device, show: (one) => one.device || UNKNOWN },
   { key: "host", text: true, head: "host", about: "Its machine or container, and what started it there.", sort: host, show: (one) => host(one) || UNKNOWN },
   { key: "commits", head: "commits", about: "Applied commits of this name, over all its sessions.", sort: (one) => one.commits, show: (one) => count(one.commits) },
-  { key: "steps", head: "steps", about: "Steps in its commits; more than one where it commits what several local steps moved.", sort: (one) => one.local_steps, show: (one) => count(one.local_steps) },
+  { key: "steps", head: "local steps", about: "Gradients in its commits, or steps of its own optimizer.", sort: (one) => one.local_steps, show: (one) => count(one.local_steps) },
   { key: "rate", head: "commits/s", about: "Commits a second over the last ten seconds.", sort: (one) => one.commits_per_second, show: (one) => number(one.commits_per_second) },
   { key: "loss", head: "loss", about: "Training loss of its newest commit.", sort: (one) => one.loss, show: (one) => number(one.loss) },
   { key: "staleness", head: "staleness", about: "Commits of others between its snapshot and its commit, mean over its commits.", sort: (one) => one.staleness_mean, show: (one) => (one.commits ? mean(one.staleness_mean) : UNKNOWN) },
