@@ -52,7 +52,8 @@ def direction_of(flat: FlatModel, direction: str, clip_norm: float, first: torch
 
     def compute() -> None:
         flat.groups[0].gradients.copy_(first)
-        transform.apply(state)
+        transform.clip()
+        transform.direct(state)
 
     return compute
 

@@ -1,6 +1,6 @@
 """What a worker does between two commits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["WorkerStep"]
 
@@ -9,10 +9,14 @@ __all__ = ["WorkerStep"]
 class WorkerStep:
     """Local steps (w += -rate * eta * gradient) between commits, of whose gradients a commit has the sum.
 
-    `normalise`: the mean. `preconditioned`: each step's gradient is divided by the root mean square of those means.
+    `normalise`: the mean. `preconditioned`: each step's gradient is divided by the root mean square of those sums.
     """
 
     local_steps: int = 1
     normalise: bool = False
     rate: float = 1.0
     preconditioned: bool = False
+
+    def with_direction(self, direction: str) -> "WorkerStep":
+        """Precondition local steps under a direction, as eta is then the size of a step."""
+        return replace(self, preconditioned=self.preconditioned or (self.local_steps > 1 and direction != "gradient"))

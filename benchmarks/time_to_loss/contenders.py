@@ -76,6 +76,8 @@ AVERAGED_RATES = (0.0004, 0.0007)
 ADAM_RATES = (0.002, 0.004)
 AVERAGED = ("--precondition=averaged-rms", "--weight-decay=0.1")
 LOCAL_AVERAGED_RATES = {4: (0.0008, 0.0012), 8: (0.0012, 0.0018)}
+SPECTRAL = (*AVERAGED, "--direction=spectral")
+LOCAL_SPECTRAL_RATES = {4: (0.0015, 0.002), 8: (0.002, 0.003)}
 SPARSE = "--delta-wire sparse --parameter-wire int4"
 PLAIN_DDP = _ddp("ddp", ADAM_RATES)
 # For goodput, where the server fails as well.
@@ -127,6 +129,10 @@ CONTENDERS = {
         *(
             _gemps(f"gemps-averaged-rms-{steps}-sparse", rates, (*AVERAGED, f"--local-steps={steps}"), SPARSE)
             for steps, rates in LOCAL_AVERAGED_RATES.items()
+        ),
+        *(
+            _gemps(f"gemps-spectral-{steps}-sparse", rates, (*SPECTRAL, f"--local-steps={steps}"), SPARSE)
+            for steps, rates in LOCAL_SPECTRAL_RATES.items()
         ),
         _gemps("gemps-adamw-8", ADAM_RATES, LOCAL, "--every 8"),
         _gemps("gemps-adamw-8-sparse", ADAM_RATES, LOCAL, f"--every 8 {SPARSE}"),

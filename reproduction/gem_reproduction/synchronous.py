@@ -26,12 +26,11 @@ def train_synchronously(settings: SimulationSettings, task: Task, method: Method
     def prepare(model: nn.Module) -> Callable[[], None]:
         flat = FlatModel(model)
         clip = GradientTransform(flat, "gradient", settings.clip_norm)
-        state = clip.new_state()
         apply = _muon(flat, settings.eta) if method == "synchronous-muon" else _adam(flat, settings.eta)
 
         def update() -> None:
             flat.collect_gradients()
-            clip.apply(state)
+            clip.clip()
             apply()
             flat.zero_gradients()
 

@@ -86,7 +86,7 @@ class Workload:
         self._flat = FlatModel(self.model)
         self._transfer = Transfer(self._flat, delta_wire, parameter_wire)
         self._transform = GradientTransform(self._flat, direction, clip_norm)
-        self._local = LocalSteps(self._flat, worker_step or WorkerStep())
+        self._local = LocalSteps(self._flat, (worker_step or WorkerStep()).with_direction(direction))
         self._delta_format = PayloadFormat(self._flat.layout, delta_wire)
         self._reply_format = PayloadFormat(self._flat.layout, parameter_wire)
         self._reply = np.frombuffer(self._transfer.reply, np.uint8)
@@ -125,6 +125,7 @@ class Workload:
             while not self._local.accumulate(eta, hand.local):
                 more, loss = self._backward(hand)
                 samples += more
+            self._transform.direct(hand.transform)
             staged = self._transfer.stage(eta, loss)
             self._flat.zero_gradients()
             if staged.usable:
@@ -140,7 +141,7 @@ class Workload:
         loss.backward()  # type: ignore[no-untyped-call]
         hand.random = torch.get_rng_state()
         self._flat.collect_gradients()
-        self._transform.apply(hand.transform)
+        self._transform.clip()
         return len(labels), loss
 
     def score(self, samples: Samples, parameters: NDArray[np.float32], buffers: bytes) -> tuple[float, float]:

@@ -71,7 +71,8 @@ class Steps:
     def step(self, *gradients: Tensor, worker: int = 0) -> list[Tensor]:
         for one, gradient in zip(self.flat.trained, gradients, strict=True):
             one.gradient.copy_(gradient)
-        self.transform.apply(self.states[worker])
+        self.transform.clip()
+        self.transform.direct(self.states[worker])
         return [one.gradient.clone() for one in self.flat.trained]
 
 
@@ -278,18 +279,26 @@ def test_a_restarted_server_with_other_local_steps_ends_its_workers(other: Any) 
         ps.close()
 
 
-def test_each_local_step_has_its_direction() -> None:
-    slow = SlowRms()
-    gradients = [random_tensor(3, seed=number) for number in range(4)]
-    model = Parameters(gradients[0])
+@pytest.mark.parametrize("precondition", ["none", "rms"])
+def test_with_local_steps_the_direction_is_that_of_the_mean_and_steps_are_divided_by_its_root_mean_square(
+    precondition: Any,
+) -> None:
+    first, second, third = (random_tensor(3, 4, seed=number) for number in range(3))
+    chosen = {"local_steps": 2, "local_rate": 0.5, "direction": "spectral", "precondition": precondition}
+    model = Parameters(first)
     with (
-        ServerThread(rule="agn", rule_settings="local_steps=2", direction="rms", eta=ETA) as server,
+        ServerThread(eta=ETA, momentum=0.0, **chosen) as server,
         ParameterServer(server.address, model, client_settings=IMPATIENT) as ps,
     ):
-        for gradient in gradients:
-            commit(ps, gradient)
-    expected = sum(slow.step(gradient) for gradient in gradients) * -ETA / 2
-    np.testing.assert_allclose(model.all[0].detach(), expected, rtol=1e-4)
+        commit(ps, first)
+        assert not model.all[0].any(), "there is no commit yet"
+        commit(ps, second)
+        moved = model.all[0].detach().clone()
+        if precondition == "none":
+            np.testing.assert_allclose(moved, -ETA * slow_spectral(first + second), rtol=1e-3, atol=1e-5)
+        (step,) = commit(ps, third)
+        sizes = 0.5 * third / ((first + second) / 2).abs()
+        torch.testing.assert_close(step, sizes.clamp(-2.5, 2.5), rtol=1e-4, atol=1e-5)
 
 
 def test_scaled_gradients_are_unscaled_before_they_are_clipped() -> None:

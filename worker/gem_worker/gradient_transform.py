@@ -1,4 +1,4 @@
-"""Clipping, then the run's direction (docs/rules.md).
+"""Clipping of gradients, and the run's direction of commits (docs/rules.md).
 
 Adam without momentum (Kingma and Ba, 2015, arXiv 1412.6980); Muon's Newton-Schulz iteration (Jordan et al., 2024) with
 the factor of Liu et al., 2025, arXiv 2502.16982.
@@ -42,7 +42,7 @@ class GradientTransform:
     def __init__(self, flat: FlatModel, direction: str, clip_norm: float) -> None:
         self._flat = flat
         self._clip_norm = clip_norm
-        self._enabled = direction != "gradient" or clip_norm > 0
+        self._is_direct = direction != "gradient"
         self._matrices = matrices_of(flat) if direction == "spectral" else ()
         self._spans = () if direction == "gradient" else _spans(flat, self._matrices)
         if direction == "spectral" and not self._matrices:
@@ -58,28 +58,33 @@ class GradientTransform:
         return TransformState(tuple(squares), torch.zeros((), dtype=torch.float32, device=device))
 
     @torch.no_grad()
-    def apply(self, state: TransformState) -> None:
-        """Transform the collected, unscaled gradients, once a local step.
+    def clip(self) -> None:
+        """Clip the collected, unscaled gradients. If their norm is not finite, all become NaN."""
+        if self._clip_norm:
+            norm = _norm(self._flat)
+            self._scale(torch.where(norm.isfinite(), (self._clip_norm / norm).clamp(max=1.0), math.nan))
 
-        If their norm is not finite, all become NaN, which no commit accepts, and `state` stays.
+    @torch.no_grad()
+    def direct(self, state: TransformState) -> None:
+        """Replace what is committed by its direction.
+
+        If the norm is not finite, all become NaN, which no commit accepts, and `state` stays.
         """
-        if not self._enabled:
+        if not self._is_direct:
             return
-        groups = self._flat.groups
-        norm = _norm([group.gradients for group in groups])
-        is_finite = norm.isfinite()
-        factor = (self._clip_norm / norm).clamp(max=1.0) if self._clip_norm else torch.ones_like(norm)
-        factor = torch.where(is_finite, factor, math.nan)
-        for group in groups:
-            group.gradients.mul_(factor)
-        if self._spans:
-            state.weight = torch.where(is_finite, BETA2 * state.weight + (1 - BETA2), state.weight)
+        is_finite = _norm(self._flat).isfinite()
+        self._scale(torch.where(is_finite, 1.0, math.nan))
+        state.weight = torch.where(is_finite, BETA2 * state.weight + (1 - BETA2), state.weight)
         for span, square in zip(self._spans, state.squares, strict=True):
-            values = groups[span.group].gradients[span.start : span.stop]
+            values = self._flat.groups[span.group].gradients[span.start : span.stop]
             _normalise(values, square, state.weight, is_finite)
         for number in self._matrices:
             gradient = self._flat.trained[number].gradient
             gradient.copy_(spectral_direction(gradient))
+
+    def _scale(self, factor: Tensor) -> None:
+        for group in self._flat.groups:
+            group.gradients.mul_(factor)
 
 
 def spectral_direction(gradient: Tensor) -> Tensor:
@@ -118,7 +123,8 @@ def _normalise(values: Tensor, square: Tensor, weight: Tensor, is_finite: Tensor
     values.copy_(torch.div(gradient, root, out=root))
 
 
-def _norm(gradients: list[Tensor]) -> Tensor:
+def _norm(flat: FlatModel) -> Tensor:
+    gradients = [group.gradients for group in flat.groups]
     norms = [torch.linalg.vector_norm(one if one.dtype is torch.float64 else one.float()).float() for one in gradients]
     total: Tensor = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
     return total

@@ -271,7 +271,7 @@ class ParameterServer:
             return StepReport(False, False, None, self._version, None, samples, rate, 0.0, 0.0, 0.0, local=True)
         flat.collect_gradients()
         scaling.unscale(scaler)
-        self._transform.apply(self._transform_state)
+        self._transform.clip()
         local_steps = self._local.accumulate(self.eta, self._local_state)
         if not local_steps:
             scaling.update(scaler)
@@ -284,6 +284,7 @@ class ParameterServer:
     ) -> StepReport:
         flat, transfer, scaling = self._require_joined()
         samples, self._local_samples = samples + self._local_samples, 0
+        self._transform.direct(self._transform_state)
         transfer.clock.computed()
         base = self._version
         before, arrived = self._settle(transfer)

@@ -254,7 +254,7 @@ def run_settings_to(settings: ServerSettings, rule: UpdateRule) -> run_pb2.RunSe
         direction=settings.direction if settings.direction != "gradient" else "",
         clip_norm=settings.clip_norm,
         local_rate=rule.worker_step.rate,
-        precondition_local_steps=rule.worker_step.preconditioned,
+        precondition_local_steps=rule.worker_step.with_direction(settings.direction).preconditioned,
     )
 
 
