@@ -1,4 +1,4 @@
-"""A worker of PyTorch DDP under torchrun: `python -m time_to_loss.ddp_worker [--period H | --hook NAME]`.
+"""A worker of PyTorch DDP under torchrun: `python -m time_to_loss.ddp_worker [--period H | --hook NAME | --muon]`.
 
 With a period: post-local SGD, as `torch.distributed.optim.PostLocalSGDOptimizer` documents it. After a restart
 training continues from a checkpoint of rank 0, as torchrun documents.
@@ -22,7 +22,7 @@ from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from time_to_loss.worker_context import WorkerContext
-from time_to_loss.workload import adamw
+from time_to_loss.workload import Muon, adamw
 
 CHECKPOINT_STEPS = 10
 WARMUP_STEPS = 100
@@ -34,10 +34,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--period", type=int, default=1, help="steps between averages of the models")
     parser.add_argument("--hook", choices=["fp16", "powersgd"], help="compresses gradients")
+    parser.add_argument("--muon", action="store_true", help="for matrices, instead of AdamW")
     given = parser.parse_args()
     context = WorkerContext.from_environment()
     dist.init_process_group("gloo")
-    train(context, lambda model: _parallel(model, given.hook), given.period)
+    train(context, lambda model: _parallel(model, given.hook), given.period, Muon if given.muon else adamw)
 
 
 def _parallel(model: nn.Module, hook: str | None) -> DistributedDataParallel:
@@ -51,10 +52,15 @@ def _parallel(model: nn.Module, hook: str | None) -> DistributedDataParallel:
     return parallel
 
 
-def train(context: WorkerContext, parallel: Callable[[nn.Module], Any], period: int = 1) -> None:
+def train(
+    context: WorkerContext,
+    parallel: Callable[[nn.Module], Any],
+    period: int = 1,
+    new_optimizer: Callable[[nn.Module, float], Any] = adamw,
+) -> None:
     """Train until killed, in a process group."""
     inner = context.model()
-    optimizer: Any = adamw(inner, context.rate)
+    optimizer = new_optimizer(inner, context.rate)
     checkpoint, first = context.folder / "checkpoint.safetensors", 1
     if checkpoint.exists():
         first = 1 + _load(checkpoint, inner, optimizer)
@@ -89,7 +95,7 @@ def _save(path: Path, model: nn.Module, optimizer: Any, step: int) -> None:
     partial.rename(path)
 
 
-def _load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+def _load(path: Path, model: nn.Module, optimizer: Any) -> int:
     """Return the step."""
     tensors = load_file(path)
     step = int(tensors.pop("step"))

@@ -1,9 +1,10 @@
 """What all contenders train: a model, its samples, and the held-out loss that ends a run."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -102,6 +103,37 @@ def compute_gradient(model: nn.Module, batch: Batch) -> Tensor:
 def adamw(model: nn.Module, rate: float) -> torch.optim.AdamW:
     """The optimizer of all contenders whose workers have one."""
     return torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=DECAY)
+
+
+class Muon:
+    """PyTorch's Muon for a transformer's matrices, and AdamW for the rest, with one rate, as its documentation says."""
+
+    def __init__(self, model: nn.Module, rate: float) -> None:
+        matrices = [one for name, one in model.named_parameters() if name.startswith("layers.") and one.ndim == 2]
+        others = [one for one in model.parameters() if all(one is not matrix for matrix in matrices)]
+        muon = torch.optim.Muon(matrices, lr=rate, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw")
+        self._parts = muon, torch.optim.AdamW(others, lr=rate, weight_decay=DECAY)
+
+    def zero_grad(self) -> None:
+        """Of all parameters."""
+        for part in self._parts:
+            part.zero_grad()
+
+    def step(self) -> None:
+        """Move all parameters."""
+        for part in self._parts:
+            part.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of Muon: even numbers; of AdamW: odd ones."""
+        states = [part.state_dict()["state"] for part in self._parts]
+        return {"state": {2 * number + at: one for at, state in enumerate(states) for number, one in state.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Invert `state_dict`."""
+        for at, part in enumerate(self._parts):
+            own = {number // 2: one for number, one in state["state"].items() if number % 2 == at}
+            part.load_state_dict({**part.state_dict(), "state": own})
 
 
 @cache

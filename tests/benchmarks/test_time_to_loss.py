@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Iterator
+from copy import deepcopy
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from time_to_loss import failures
 from time_to_loss.__main__ import Results
 from time_to_loss.contenders import CONTENDERS
@@ -15,7 +17,7 @@ from time_to_loss.contest import Outcome
 from time_to_loss.delayed_link import QUEUE_SECONDS, Direction
 from time_to_loss.verdicts import judged, judged_goodput, table
 from time_to_loss.worker_context import GO, READY, SNAPSHOTS, WorkerContext
-from time_to_loss.workload import WORKLOADS, compute_gradient
+from time_to_loss.workload import WORKLOADS, Muon, compute_gradient
 
 RATE, DELAY = 1e6, 0.02
 
@@ -156,3 +158,22 @@ def test_the_fastest_rate_of_the_search_is_used_or_that_of_the_lowest_loss(tmp_p
     assert results.has_run(contender, "text", "equal", 1)
     assert not results.has_run(contender, "text", "equal", 2)
     assert not results.has_run(contender, "text", "failures", 1)
+
+
+def test_muon_continues_from_its_state() -> None:
+    workload = WORKLOADS["text"]
+    models = [workload.model(0) for _ in range(2)]
+    optimizers = [Muon(model, 0.002) for model in models]
+    steady, restarted = models
+    for step in range(4):
+        if step == 2:
+            restarted.load_state_dict(steady.state_dict())
+            optimizers[1].load_state_dict(deepcopy(optimizers[0].state_dict()))
+        for model, optimizer in zip(models, optimizers, strict=True):
+            if step < 2 and model is restarted:
+                continue
+            optimizer.zero_grad()
+            compute_gradient(model, next(workload.batches([step])))
+            optimizer.step()
+    pairs = zip(steady.parameters(), restarted.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
