@@ -137,7 +137,7 @@ CONTENDERS = {
         _gemps("gemps-adamw-8", ADAM_RATES, LOCAL, "--every 8"),
         _gemps("gemps-adamw-8-sparse", ADAM_RATES, LOCAL, f"--every 8 {SPARSE}"),
         PLAIN_DDP,
-        _ddp("ddp-muon", ADAM_RATES, "--muon"),
+        _ddp("ddp-muon", (*ADAM_RATES, 0.008, 0.016), "--muon"),
         _ddp("ddp-fp16", ADAM_RATES, "--hook fp16"),
         _ddp("ddp-powersgd-4", ADAM_RATES, "--hook powersgd"),
         _ddp("ddp-post-local-sgd-8", ADAM_RATES, "--period 8"),

@@ -36,13 +36,15 @@ of the fastest other, to those of the fastest gemps:
 
 Bytes are compared between kinds of gemps: part of that ratio is the wire types', part the exchange every 8 steps.
 
-- With 8 local steps `all-together` was 4.97, below the goal. The kind with 4 was added after that.
+- gemps' kinds were added one after another: 4 local steps after 8 had missed the goal of `all-together` with 4.97,
+  `spectral` after averaged-rms-4 had missed that of `slow-network` with 7.98. Then `ddp-muon` was added, because
+  `spectral` is Muon without momentum.
 - Flower's fast round of `all-together` is round 0, in which the slow worker fails first.
 - In `failures` gemps reaches the loss with three workers, before the one that was killed is back.
 - torchrun drops a silent host after 15 s, and then restarts all processes; a host that comes back imports PyTorch
   twice, in torchrun and in the worker. torch-rpc cannot replace a process. In `all-together` PyTorch probably takes
   the slow host about 60 s, so that the next failure comes before DDP trains again.
-- The ratios contain optimizer, batch and asynchrony: averaged-rms against AdamW; gemps updates with gradients of
+- The ratios contain optimizer, batch and asynchrony: those to `ddp` are against AdamW; gemps updates with gradients of
   {batch} windows, DDP and torch-rpc with those of {batch} from each worker, and DDP clips their mean.
 - gemps' rates were found in simulations, for each number of local steps. All AdamW share two, of which text chose the
   lower and digits the higher, so a better one may lie beyond. The fastest of several kinds of gemps counts, of
@@ -103,12 +105,13 @@ For digits:
 {digits_searched}
 
 - All clip gradients to norm 1.
-- `gemps`: the server's GEM; `averaged-rms`: with `--precondition averaged-rms --weight-decay 0.1`; `H`: with
-  `--local-steps H`; `adamw-H`: AdamW in the workers, which exchange every H steps; `sparse`: with
-  `--delta-wire sparse --parameter-wire int4`.
+- `gemps`: the server's GEM; `averaged-rms`: with `--precondition averaged-rms --weight-decay 0.1`; `spectral`: that
+  with `--direction spectral`; `H`: with `--local-steps H`; `adamw-H`: AdamW in the workers, which exchange every H
+  steps; `sparse`: with `--delta-wire sparse --parameter-wire int4`.
 - `ddp`: PyTorch DDP with gloo under torchrun, AdamW, a checkpoint every 10 steps (every 100 where nothing fails),
   without broadcasts of buffers, which are constant here; `post-local-sgd-H`: with `PostLocalSGDOptimizer`, averaging
-  every H steps after 100; `fp16`, `powersgd-4`: with these communication hooks, the second of rank 4, after 10 steps.
+  every H steps after 100; `fp16`, `powersgd-4`: with these communication hooks, the second of rank 4, after 10 steps;
+  `muon`: `torch.optim.Muon` for the blocks' matrices.
   `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` is set: without it torchrun 2.15
   [hung](https://github.com/pytorch/pytorch/issues/135712) here when a host came back.
 - `torch-rpc`: the parameter server of PyTorch's tutorial on batch RPC processing, with AdamW; over TCP.

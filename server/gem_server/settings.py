@@ -181,7 +181,7 @@ class ServerSettings(BaseSettings):
         "local_steps",
         "Gradients whose mean a worker commits; 1: exchange after each. On slow networks 4, then 8, with two to three "
         "times the eta and --steps, which counts commits, divided by as much. The worker moves by itself after each "
-        "gradient but the last; it keeps one more vector, with --precondition three.",
+        "gradient but the last; it keeps one more vector, with --precondition or --direction three.",
     )
     local_rate: float = _of_gem(
         "local_rate", "With --local-steps: size of a worker's moves between exchanges, as a multiple of eta; 0: none."
