@@ -18,5 +18,5 @@ class WorkerStep:
     preconditioned: bool = False
 
     def with_direction(self, direction: str) -> "WorkerStep":
-        """Precondition local steps under a direction, as eta is then the size of a step."""
+        """Eta is then a step's size."""
         return replace(self, preconditioned=self.preconditioned or (self.local_steps > 1 and direction != "gradient"))

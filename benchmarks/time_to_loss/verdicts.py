@@ -43,10 +43,14 @@ def table(runs: Runs) -> str:
 
 
 def summary(runs: Runs) -> str:
-    """Markdown: median seconds of a contender in a world, the fastest of the first world first."""
+    """Markdown: median seconds of who ran in the first world, the fastest there first, in each world."""
     worlds = [world for world in WORLDS if any(one["world"] == world for one in runs)]
     lines = [f"| seconds to the same loss | {' | '.join(worlds)} |", "|---" * (len(worlds) + 1) + "|"]
-    names = {one["contender"]: median_seconds(_of(runs, worlds[0], one["contender"])) for one in runs}
+    names = {
+        one["contender"]: median_seconds(_of(runs, worlds[0], one["contender"]))
+        for one in runs
+        if one["world"] == worlds[0]
+    }
     for name in sorted(names, key=lambda name: names[name] or float("inf")):
         cells = (_short_cell(_of(runs, world, name)) for world in worlds)
         lines.append(f"| {name} | {' | '.join(cells)} |")

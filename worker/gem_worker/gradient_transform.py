@@ -37,7 +37,7 @@ class _Span(NamedTuple):
 
 
 class GradientTransform:
-    """Clips and transforms gradients. Raises UnsupportedModelError if `spectral` finds no matrix."""
+    """Raises UnsupportedModelError if `spectral` finds no matrix."""
 
     def __init__(self, flat: FlatModel, direction: str, clip_norm: float) -> None:
         self._flat = flat
@@ -59,17 +59,14 @@ class GradientTransform:
 
     @torch.no_grad()
     def clip(self) -> None:
-        """Clip the collected, unscaled gradients. If their norm is not finite, all become NaN."""
+        """Clip the unscaled gradients; all NaN if their norm is not finite."""
         if self._clip_norm:
             norm = _norm(self._flat)
             self._scale(torch.where(norm.isfinite(), (self._clip_norm / norm).clamp(max=1.0), math.nan))
 
     @torch.no_grad()
     def direct(self, state: TransformState) -> None:
-        """Replace what is committed by its direction.
-
-        If the norm is not finite, all become NaN, which no commit accepts, and `state` stays.
-        """
+        """Make what is committed its direction; all NaN, and `state` stays, if its norm is not finite."""
         if not self._is_direct:
             return
         is_finite = _norm(self._flat).isfinite()

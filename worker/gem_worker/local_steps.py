@@ -59,7 +59,7 @@ class LocalSteps:
     def accumulate(self, eta: float, state: LocalState) -> int:
         """Take the gradients.
 
-        Returns the number of steps whose result they now hold, to commit; 0: they were applied locally, and zeroed.
+        Returns the number of steps to commit; 0: applied locally, and zeroed.
         """
         if not self.enabled:
             return 1

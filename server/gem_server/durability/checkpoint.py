@@ -9,7 +9,7 @@
         checksums.json         CRC32C of each MiB of these files
     DATA_DIR/latest -> checkpoints/000000001000-0
 
-Files are private, because the ledger holds session ids.
+Private: the ledger holds session ids.
 """
 
 import json
