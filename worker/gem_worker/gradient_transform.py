@@ -62,7 +62,9 @@ class GradientTransform:
         """Clip the unscaled gradients; all NaN if their norm is not finite."""
         if self._clip_norm:
             norm = _norm(self._flat)
-            self._scale(torch.where(norm.isfinite(), (self._clip_norm / norm).clamp(max=1.0), math.nan))
+            factor = torch.where(norm.isfinite(), (self._clip_norm / norm).clamp(max=1.0), math.nan)
+            for group in self._flat.groups:
+                group.gradients.mul_(factor)
 
     @torch.no_grad()
     def direct(self, state: TransformState) -> None:
@@ -70,18 +72,14 @@ class GradientTransform:
         if not self._is_direct:
             return
         is_finite = _norm(self._flat).isfinite()
-        self._scale(torch.where(is_finite, 1.0, math.nan))
+        factor = torch.where(is_finite, 1.0, math.nan)
         state.weight = torch.where(is_finite, BETA2 * state.weight + (1 - BETA2), state.weight)
         for span, square in zip(self._spans, state.squares, strict=True):
             values = self._flat.groups[span.group].gradients[span.start : span.stop]
-            _normalise(values, square, state.weight, is_finite)
+            _normalise(values, square, factor * state.weight, is_finite)
         for number in self._matrices:
             gradient = self._flat.trained[number].gradient
-            gradient.copy_(spectral_direction(gradient))
-
-    def _scale(self, factor: Tensor) -> None:
-        for group in self._flat.groups:
-            group.gradients.mul_(factor)
+            gradient.copy_(spectral_direction(gradient).mul_(factor))
 
 
 def spectral_direction(gradient: Tensor) -> Tensor:
