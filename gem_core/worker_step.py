@@ -9,7 +9,7 @@ __all__ = ["WorkerStep"]
 class WorkerStep:
     """Local steps (w += -rate * eta * gradient) between commits, of whose gradients a commit has the sum.
 
-    `normalise`: the mean. `preconditioned`: each step's gradient is divided by the root mean square of those sums.
+    `normalise`: the mean. `preconditioned`: each step's gradient is divided by the root mean square of sums or means.
     """
 
     local_steps: int = 1
@@ -18,5 +18,5 @@ class WorkerStep:
     preconditioned: bool = False
 
     def with_direction(self, direction: str) -> "WorkerStep":
-        """Eta is then a step's size."""
+        """Preconditioned, if eta is a step's size."""
         return replace(self, preconditioned=self.preconditioned or (self.local_steps > 1 and direction != "gradient"))

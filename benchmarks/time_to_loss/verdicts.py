@@ -43,7 +43,7 @@ def table(runs: Runs) -> str:
 
 
 def summary(runs: Runs) -> str:
-    """Markdown: median seconds of who ran in the first world, the fastest there first, in each world."""
+    """Markdown: median seconds in each world of contenders with runs in the first, the fastest there first."""
     worlds = [world for world in WORLDS if any(one["world"] == world for one in runs)]
     lines = [f"| seconds to the same loss | {' | '.join(worlds)} |", "|---" * (len(worlds) + 1) + "|"]
     names = {

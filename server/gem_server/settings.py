@@ -212,7 +212,7 @@ class ServerSettings(BaseSettings):
     )
     direction: Direction = Field(
         "gradient",
-        description="What workers make of their gradients: rms divides each element by the root of a running mean of "
+        description="What workers make of what they commit: rms divides each element by the root of a running mean of "
         "the worker's own squares, as Adam does; spectral orthogonalises matrices, as Muon does, and takes rms for the "
         "rest. Eta is then the size of a step: begin with 0.001.",
         json_schema_extra={"panel": "Update rule"},

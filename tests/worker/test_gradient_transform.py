@@ -283,22 +283,25 @@ def test_a_restarted_server_with_other_local_steps_ends_its_workers(other: Any) 
 def test_with_local_steps_the_direction_is_that_of_the_mean_and_steps_are_divided_by_its_root_mean_square(
     precondition: Any,
 ) -> None:
-    first, second, third = (random_tensor(3, 4, seed=number) for number in range(3))
+    gradients = [random_tensor(3, 4, seed=number) for number in range(3)]
+    clipped = [gradient / gradient.norm() for gradient in gradients]
+    both = clipped[0] + clipped[1]
     chosen = {"local_steps": 2, "local_rate": 0.5, "direction": "spectral", "precondition": precondition}
-    model = Parameters(first)
-    with (
-        ServerThread(eta=ETA, momentum=0.0, **chosen) as server,
-        ParameterServer(server.address, model, client_settings=IMPATIENT) as ps,
-    ):
-        commit(ps, first)
-        assert not model.all[0].any(), "there is no commit yet"
-        commit(ps, second)
-        moved = model.all[0].detach().clone()
-        if precondition == "none":
-            np.testing.assert_allclose(moved, -ETA * slow_spectral(first + second), rtol=1e-3, atol=1e-5)
-        (step,) = commit(ps, third)
-        sizes = 0.5 * third / ((first + second) / 2).abs()
-        torch.testing.assert_close(step, sizes.clamp(-2.5, 2.5), rtol=1e-4, atol=1e-5)
+    model = Parameters(gradients[0])
+    with ServerThread(eta=ETA, momentum=0.0, clip_norm=1.0, **chosen) as server:
+        with ParameterServer(server.address, model, client_settings=IMPATIENT) as ps:
+            commit(ps, gradients[0])
+            assert not model.all[0].any(), "there is no commit yet"
+            commit(ps, gradients[1])
+            moved = model.all[0].detach().clone()
+            expected = slow_spectral(both) if precondition == "none" else np.sign(slow_spectral(both))
+            np.testing.assert_allclose(moved, -ETA * expected, rtol=1e-3, atol=1e-5)
+            (step,) = commit(ps, gradients[2])
+            torch.testing.assert_close(step, (clipped[2] / both.abs()).clamp(-2.5, 2.5), rtol=1e-4, atol=1e-5)
+        if precondition == "none":  # the end of the block has committed the third gradient
+            last = server.server.central.parameters.reshape(3, 4) - moved.numpy()
+            np.testing.assert_allclose(last, -ETA * slow_spectral(gradients[2]), rtol=1e-3, atol=1e-5)
+    assert (np.sign(slow_spectral(both)) != both.sign().numpy()).any()
 
 
 def test_scaled_gradients_are_unscaled_before_they_are_clipped() -> None:

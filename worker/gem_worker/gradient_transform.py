@@ -42,7 +42,7 @@ class GradientTransform:
     def __init__(self, flat: FlatModel, direction: str, clip_norm: float) -> None:
         self._flat = flat
         self._clip_norm = clip_norm
-        self._is_direct = direction != "gradient"
+        self._has_direction = direction != "gradient"
         self._matrices = matrices_of(flat) if direction == "spectral" else ()
         self._spans = () if direction == "gradient" else _spans(flat, self._matrices)
         if direction == "spectral" and not self._matrices:
@@ -59,7 +59,7 @@ class GradientTransform:
 
     @torch.no_grad()
     def clip(self) -> None:
-        """Clip the unscaled gradients; all NaN if their norm is not finite."""
+        """Clip unscaled gradients; all NaN if their norm is not finite."""
         if self._clip_norm:
             norm = _norm(self._flat)
             factor = torch.where(norm.isfinite(), (self._clip_norm / norm).clamp(max=1.0), math.nan)
@@ -68,8 +68,8 @@ class GradientTransform:
 
     @torch.no_grad()
     def direct(self, state: TransformState) -> None:
-        """Make what is committed its direction; all NaN, and `state` stays, if its norm is not finite."""
-        if not self._is_direct:
+        """Replace gradients by directions; all NaN, `state` unchanged, if their norm is not finite."""
+        if not self._has_direction:
             return
         is_finite = _norm(self._flat).isfinite()
         factor = torch.where(is_finite, 1.0, math.nan)

@@ -1,7 +1,7 @@
 """A worker's steps between two commits.
 
-w <- w - rate * eta * step(gradient), except before a commit, which is -eta times the sum of the gradients (easgd.py) or
-their mean (agn.py, gem.py).
+w <- w - rate * eta * step(gradient), except before a commit, which is -eta times the direction of the sum of the
+gradients (easgd.py) or their mean (agn.py, gem.py).
 """
 
 from dataclasses import dataclass
@@ -72,11 +72,10 @@ class LocalSteps:
         if self._taken == self._step.local_steps:
             return self.complete(state)
         for number, group in enumerate(self._flat.groups):
-            step = group.gradients
+            # For a GradScaler; the commit is skipped.
+            step = group.gradients.nan_to_num_(0.0, 0.0, 0.0)
             if self._step.preconditioned:
                 step.mul_(state.factors[number]).clamp_(-CAP, CAP)
-            # For a GradScaler; the commit is skipped.
-            step.nan_to_num_(0.0, 0.0, 0.0)
             group.parameters.add_(step, alpha=-self._step.rate * eta)
         self._flat.zero_gradients()
         return 0
