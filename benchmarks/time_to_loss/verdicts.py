@@ -43,13 +43,13 @@ def table(runs: Runs) -> str:
 
 
 def summary(runs: Runs) -> str:
-    """Markdown: median seconds in each world of contenders with runs in the first, the fastest there first."""
+    """Markdown: median seconds in each world of contenders with several; the fastest in the first world first."""
     worlds = [world for world in WORLDS if any(one["world"] == world for one in runs)]
     lines = [f"| seconds to the same loss | {' | '.join(worlds)} |", "|---" * (len(worlds) + 1) + "|"]
     names = {
         one["contender"]: median_seconds(_of(runs, worlds[0], one["contender"]))
         for one in runs
-        if one["world"] == worlds[0]
+        if any(other["contender"] == one["contender"] and other["world"] != one["world"] for other in runs)
     }
     for name in sorted(names, key=lambda name: names[name] or float("inf")):
         cells = (_short_cell(_of(runs, world, name)) for world in worlds)
