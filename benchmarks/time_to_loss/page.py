@@ -24,8 +24,8 @@ TEXT = """\
 Seconds until a transformer of 137 thousand parameters ([model, text and optimizer](own-optimizer.md)) has a held-out
 loss of {target:g} nats a byte, with {workers} workers and batches of {batch} windows each, from the moment when all
 are ready. Median of up to {rounds} rounds, with several also the lowest and highest; MB that all hosts sent. Where the
-target was not reached, the last loss that was evaluated. A run has 300 s; Flower, torch-rpc (but for `slow-network`)
-and post-local SGD have 200 s. What has no cell has no valid run.
+target was not reached, the last loss that was evaluated. A run has 300 s; those of Flower, torch-rpc (but for
+`slow-network`) and post-local SGD have 200 s. A cell without a range has one round; what has no cell has no valid run.
 
 {table}
 
@@ -39,8 +39,9 @@ direction.
 
 - gemps' kinds were added one after another: 4 local steps after 8 had missed the goal of `all-together` with 4.97,
   `spectral` after averaged-rms-4 had missed that of `slow-network` with 7.98. Then `ddp-muon` was added, because
-  `spectral` uses Muon's orthogonalisation. Its steps take 1.75 times as long as `ddp`'s: PyTorch's Muon computes in
-  bfloat16, at every step. No contender but gemps has Muon and fewer exchanges.
+  `spectral` uses Muon's orthogonalisation. Its steps take 1.75 times as long as `ddp`'s, by
+  bytes a second; PyTorch's Muon orthogonalises in bfloat16, at every step. No contender but gemps has Muon and fewer
+  exchanges.
 - Flower's fast round of `all-together` is round 0, in which the slow worker fails first.
 - In `failures` gemps reaches the loss with three workers, before the one that was killed is back.
 - torchrun drops a silent host after 15 s, and then restarts all processes; a host that comes back imports PyTorch
