@@ -118,7 +118,7 @@ bench-shards: $(INSTALLED)
 bench-large: $(INSTALLED)
 	$(BIN)/python benchmarks/large_model.py $(ARGS)
 
-# Seconds until a model is good, beside DDP, in five worlds, as root: hours (docs/benchmarks.md).
+# Seconds until a model is good, beside DDP, in five worlds, as root: hours (docs/time-to-loss.md).
 bench-time: $(INSTALLED) $(PEERS)/.installed
 	GEMPS_BENCH_PEERS=$(PEERS) PYTHONPATH=benchmarks $(BIN)/python -m time_to_loss $(ARGS)
 

@@ -1,7 +1,7 @@
-"""Seconds until a model is good, in several worlds: `make bench-time`; needs root. docs/benchmarks.md says how.
+"""Seconds until a model is good, in several worlds: `make bench-time`; needs root. docs/time-to-loss.md has results.
 
 A learning rate for each contender is searched first, in the world "equal" with another seed. A round has all worlds,
-and in each all contenders in turn, with the same seed. --output is written after each run; a run in it is not repeated.
+and in each all contenders in turn, with the same seed. Runs in --output are not repeated.
 """
 
 import argparse

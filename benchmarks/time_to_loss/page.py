@@ -23,9 +23,9 @@ TEXT = """\
 
 Seconds until a transformer of 137 thousand parameters ([model, text and optimizer](own-optimizer.md)) has a held-out
 loss of {target:g} nats a byte, with {workers} workers and batches of {batch} windows each, from the moment when all
-are ready. Median of up to {rounds} rounds, with several also the lowest and highest; MB that all hosts sent. Where the
-target was not reached, the last loss that was evaluated. A run has 300 s; those of Flower, torch-rpc (but for
-`slow-network`) and post-local SGD have 200 s. A cell without a range has one round; what has no cell has no valid run.
+are ready. Median of {rounds} rounds, lowest and highest; MB that all hosts sent. Where the target
+was not reached, the last loss that was evaluated. A run has 300 s; those of Flower, torch-rpc (but for `slow-network`)
+and post-local SGD have 200 s. What has no cell has no valid run.
 
 {table}
 
@@ -57,7 +57,7 @@ direction.
 ## Digits
 
 The same for scikit-learn's digits, with the paper's CNN: 88 thousand parameters, batches of {digits.batch}, a held-out
-loss of {digits.target:g}; up to {digits_rounds} rounds of {digits_limit} s. The goals are the same. Losses are
+loss of {digits.target:g}; {digits_rounds} rounds of {digits_limit} s. The goals are the same. Losses are
 evaluated once a second. In `failures` all end before the first failure, in `all-together` only
 gemps-averaged-rms-4-sparse does.
 
@@ -78,10 +78,17 @@ about as often as torchrun drops a silent one:
 
 A start takes about 2 s, most of it to import PyTorch.
 
+As root, on Linux with network namespaces and control groups; here 2 shared cores of a virtual machine:
+
 ```sh show
-make bench-time   # as root
-make goodput      # as root
+make bench-time                            # text: hours
+make bench-time ARGS="--workload digits --limit 120"
+make bench-time ARGS="--worlds slow-network --contenders ddp gemps-spectral-4-sparse"
+make goodput
 ```
+
+The first command installs the others' packages (`make bench-time ARGS=--help` lists worlds and contenders). A run that
+is in the output file is not repeated, so an interrupted contest goes on.
 
 ## Worlds
 
