@@ -1,9 +1,18 @@
 """Rule settings, and their text form NAME=VALUE,NAME=VALUE."""
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-__all__ = ["GEM_SETTINGS", "PRECONDITION_SETTINGS", "WEIGHT_DECAY", "Setting", "parse_settings", "settings_text"]
+__all__ = [
+    "GEM_SETTINGS",
+    "PRECONDITION_SETTINGS",
+    "WEIGHT_DECAY",
+    "Setting",
+    "default_eta",
+    "parse_settings",
+    "settings_text",
+]
 
 
 class Setting(NamedTuple):
@@ -38,6 +47,12 @@ PRECONDITION_SETTINGS = (
     Setting("precondition_epsilon", 1e-8, 1e-30, 1.0, "added to the root of the mean square"),
     Setting("precondition_cap", 5.0, 1e-3, 1e6, "largest step of an element, in eta; for rarely used elements"),
 )
+
+
+def default_eta(settings: Mapping[str, Any]) -> float:
+    """Smaller where eta is the size of a step."""
+    usual = {"precondition": "none", "direction": "gradient"}
+    return 0.05 if all(settings.get(name, value) == value for name, value in usual.items()) else 0.001
 
 
 def settings_text(value: object) -> object:

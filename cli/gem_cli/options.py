@@ -201,7 +201,6 @@ _METAVARS: Mapping[Any, str] = {int: "<integer>", float: "<number>", Path: "<pat
 
 
 def _plain_type(annotation: Any) -> Any:
-    """Strip `| None`."""
     if get_origin(annotation) in (Union, UnionType):
         (annotation, *_) = [one for one in get_args(annotation) if one is not type(None)]
     return annotation
@@ -218,7 +217,6 @@ def choices_of(field: FieldInfo) -> list[str]:
 
 
 def _from_environment(settings: type[BaseSettings], name: str) -> str:
-    """Hides secrets."""
     named = variable(settings, name)
     return named if _plain_type(settings.model_fields[name].annotation) is SecretStr else f"{named}={os.environ[named]}"
 

@@ -19,7 +19,7 @@ from gem_core.registry import (
     require_rule,
     require_state_type,
 )
-from gem_core.rule_settings import GEM_SETTINGS, PRECONDITION_SETTINGS, parse_settings, settings_text
+from gem_core.rule_settings import GEM_SETTINGS, PRECONDITION_SETTINGS, default_eta, parse_settings, settings_text
 from gem_core.shards import Shard
 
 MIB = 1024 * 1024
@@ -192,7 +192,7 @@ class ServerSettings(BaseSettings):
         "none",
         description="Preconditioner of gem, as of Adam: each element's gradient divided by the root of a running mean "
         "of squares, of all gradients (rms) or of an average over about one gradient a worker (averaged-rms). Eta is "
-        "then the size of a step: begin with 0.001. It takes one or two vectors of the model's size.",
+        "then the size of a step. It takes one or two vectors of the model's size.",
         json_schema_extra={"panel": "Update rule"},
     )
     beta2: float = _of_gem("beta2", "With --precondition: how much of the mean of squares stays from commit to commit.")
@@ -216,7 +216,7 @@ class ServerSettings(BaseSettings):
         "gradient",
         description="What workers make of what they commit: rms divides each element by the root of a running mean of "
         "the worker's own squares, as Adam does; spectral orthogonalises matrices, as Muon does, and takes rms for the "
-        "rest. Eta is then the size of a step: begin with 0.001.",
+        "rest. Eta is then the size of a step.",
         json_schema_extra={"panel": "Update rule"},
     )
     clip_norm: float = Field(
@@ -229,7 +229,10 @@ class ServerSettings(BaseSettings):
     )
 
     eta: float = Field(
-        0.05, gt=0, description="Learning rate of the workers' deltas.", json_schema_extra={"panel": "Learning rate"}
+        default_factory=default_eta,
+        gt=0,
+        description="Learning rate; with --precondition or --direction 0.001 by default.",
+        json_schema_extra={"panel": "Learning rate"},
     )
     eta_schedule: Literal["constant", "step", "cosine"] = Field(
         "constant",

@@ -21,7 +21,7 @@ from gem_core.registry import (
     require_precondition,
     require_rule,
 )
-from gem_core.rule_settings import WEIGHT_DECAY, parse_settings, settings_text
+from gem_core.rule_settings import WEIGHT_DECAY, default_eta, parse_settings, settings_text
 from gem_simulator.durations import Durations
 from gem_simulator.errors import SimulationError
 
@@ -78,7 +78,10 @@ class SimulationSettings(BaseSettings):
         json_schema_extra={"panel": "Update rule"},
     )
     eta: float = Field(
-        default=0.05, gt=0, description="Learning rate, constant.", json_schema_extra={"panel": "Update rule"}
+        default_factory=default_eta,
+        gt=0,
+        description="Learning rate, constant; with --precondition or --direction 0.001 by default.",
+        json_schema_extra={"panel": "Update rule"},
     )
     exchange: Literal["service", "paper", "original"] = Field(
         default="service",

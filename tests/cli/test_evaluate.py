@@ -57,6 +57,15 @@ def test_an_address_where_a_file_is_expected_names_the_flag() -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("named", ["", "model.safetensors"])
+def test_the_run_of_a_script_names_the_folder_to_load(named: str, tmp_path: Path) -> None:
+    settings = {"command": ["python", "mine.py"], "worker": {}}
+    (tmp_path / "summary.json").write_text(json.dumps({"settings": settings}), encoding="utf-8")
+    done = gemps_here("evaluate", str(tmp_path / named))
+    assert done.returncode == USAGE
+    assert f"gemps.load({str(tmp_path)!r})" in done.stderr
+
+
 def test_a_file_and_a_server_together_are_refused() -> None:
     assert gemps_here("evaluate", "model.safetensors", "--server", "127.0.0.1:9").returncode == USAGE
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import psutil
 import pytest
-from gem_cli.errors import FAILED, INTERRUPTED, USAGE
+from gem_cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
+from gem_cli.training.run_folder import RunFolder
+from gem_server.durability.lock import DirectoryLock
 from safetensors import safe_open
 
 from tests.cli.processes import (
@@ -162,6 +164,19 @@ def test_a_folder_in_use_is_refused(run: Run) -> None:
     done = gemps("train", "--run-dir", str(run.folder))
     assert done.returncode == USAGE
     assert "--resume" in done.stderr
+
+
+def test_a_run_that_goes_on_is_not_resumed(tmp_path: Path) -> None:
+    (tmp_path / "latest").mkdir()
+    ready = RunFolder(tmp_path).ready_file
+    ready.write_text("{}", encoding="utf-8")
+    lock = DirectoryLock(tmp_path)
+    lock.acquire()
+    with pytest.raises(CommandError, match="still goes on"):
+        RunFolder.given(tmp_path, resume=True, shards=1)
+    assert ready.exists()
+    lock.release()
+    assert RunFolder.given(tmp_path, resume=True, shards=1).path == tmp_path
 
 
 def test_on_a_terminal_progress_is_a_live_view_of_the_run_and_each_worker(tmp_path: Path) -> None:
@@ -393,6 +408,8 @@ def test_ctrl_c_ends_cleanly_and_leaves_nothing_running(tmp_path: Path) -> None:
     assert summary["exit_codes"]["server"] == 0
     for name in ("model.safetensors", "history.json", "report.html"):
         assert (folder / name).exists()
+    uptimes = [line["uptime_seconds"] for line in json_lines((folder / "metrics.jsonl").read_text(encoding="utf-8"))]
+    assert uptimes == sorted(uptimes)
     events = [event["event"] for event in json_lines(log.read_text(encoding="utf-8"))]
     assert not {"worker_failed", "evaluator_failed"} & set(events)
 

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gem_server.errors import StartupError
@@ -23,6 +24,19 @@ def test_the_choices_that_help_shows_are_the_rules_of_gemps() -> None:
     extra = ServerSettings.model_fields["rule"].json_schema_extra
     assert isinstance(extra, dict)
     assert extra["choices"] == list(rule_names())
+
+
+@pytest.mark.parametrize(
+    ("given", "eta"),
+    [
+        ({}, 0.05),
+        ({"precondition": "rms"}, 0.001),
+        ({"direction": "spectral"}, 0.001),
+        ({"direction": "spectral", "eta": 0.1}, 0.1),
+    ],
+)
+def test_the_learning_rate_by_default_is_that_of_the_step(given: dict[str, Any], eta: float) -> None:
+    assert ServerSettings(**given).eta == eta
 
 
 def test_a_rule_of_another_package_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ def evaluate(
     if model_file is not None and of_run.get("command") and not settings.model_fields_set & {"task", "model"}:
         raise CommandError(
             f"{model_file} was trained by a script ({' '.join(of_run['command'])}), which alone knows model and data: "
-            f"load it there with gemps.load({str(model_file.parent)!r}).load_into(model), or name a built-in --task "
+            f"load it there with gemps.load({str(_folder(model_file))!r}).load_into(model), or name a built-in --task "
             "and --model",
             USAGE,
         )
@@ -192,9 +192,12 @@ def _warn_of_another_text(of_run: dict[str, Any] | None, settings: WorkerSetting
         )
 
 
+def _folder(model_file: Path) -> Path:
+    return model_file if model_file.is_dir() else model_file.parent
+
+
 def _run_settings(model_file: Path) -> dict[str, Any]:
-    folder = model_file if model_file.is_dir() else model_file.parent
-    summary = folder / "summary.json"
+    summary = _folder(model_file) / "summary.json"
     if not summary.exists():
         return {}
     found: dict[str, Any] = json.loads(summary.read_text(encoding="utf-8"))["settings"]

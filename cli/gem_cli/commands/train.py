@@ -187,9 +187,10 @@ def _evaluator(given: Given, worker: WorkerSettings, script: Sequence[str] | Non
 
 def _refuse_flags_without_effect(given: Given) -> None:
     if flags := [flag(name) for name in given.flags(WorkerSettings) if name not in _FOR_COMMANDS]:
+        more = ", and ParameterServer takes overlap=True" if "--overlap" in flags else ""
         raise CommandError(
             f"{', '.join(flags)}: only for the built-in tasks, without effect on your own command: leave it out; the "
-            "command's options come after --, and ParameterServer takes overlap=True",
+            f"command's options come after --{more}",
             USAGE,
         )
 

@@ -50,6 +50,7 @@ class RunFolder:
             raise CommandError(f"--resume: {path} holds no checkpoint; name the folder of the run to go on with", USAGE)
         if resume:
             cls(path).check_shards(shards)
+            cls(path)._check_unused(shards)
         if not resume and path.exists() and not _is_unused(path):
             raise CommandError(f"--run-dir {path} is not empty: name a new folder, or add --resume to go on", USAGE)
         folder = cls(path)
@@ -66,6 +67,18 @@ class RunFolder:
                 "gemps split FOLDER --shards N --output OTHER/shards for several",
                 USAGE,
             )
+
+    def _check_unused(self, shards: int) -> None:
+        from gem_server.durability.lock import DirectoryLock
+        from gem_server.errors import StartupError
+
+        for data_dir in self.data_dirs(shards):
+            lock = DirectoryLock(data_dir)
+            try:
+                lock.acquire()
+            except StartupError:
+                raise CommandError(f"--resume: the run in {self.path} still goes on: stop it first", USAGE) from None
+            lock.release()
 
     def data_dirs(self, shards: int) -> list[Path]:
         """Servers' data directories."""
@@ -135,7 +148,6 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _without_nan(value: Any) -> Any:
-    """JSON has no NaN."""
     if isinstance(value, Mapping):
         return {name: _without_nan(one) for name, one in value.items()}
     if isinstance(value, list):

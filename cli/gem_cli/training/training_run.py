@@ -142,7 +142,6 @@ class TrainingRun:
             self._outcome.servers.append(name)
 
     def _await_ready(self, interrupts: Interrupts) -> str | None:
-        """None: interrupted."""
         while not self._folder.ready_file.exists():
             if not all(server.running for server in self._servers):
                 running = wait(self._servers, QUIET_WAIT)  # one that fails ends others
@@ -280,10 +279,15 @@ class TrainingRun:
         seen = self._outcome.last_status
         return seen is not None and status_view.state(seen) == "FINISHED"
 
+    def _is_old(self, status: Status) -> bool:
+        """Left in the queue."""
+        last = self._outcome.last_status or {}
+        return float(status.get("uptime_seconds", 0)) < float(last.get("uptime_seconds", 0))
+
     def _record(self, status: Status | None, history: History | None = None) -> None:
         if history is not None:
             self._folder.write_history(history)
-        if status is not None:
+        if status is not None and not self._is_old(status):
             self._outcome.first_status = self._outcome.first_status or status
             self._outcome.last_status = status
             self._folder.add_metrics(status)

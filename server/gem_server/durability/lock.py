@@ -1,4 +1,4 @@
-"""Advisory lock on DATA_DIR/lock, released when the process ends."""
+"""Lock on DATA_DIR/lock, released when the process ends."""
 
 import os
 from pathlib import Path

@@ -38,5 +38,5 @@ EventSink = Callable[[ClientEvent], None]
 
 def log_event(event: ClientEvent) -> None:
     """Log to gem_worker.client; the default sink."""
-    good = event.kind in (EventKind.CONNECTION_BACK, EventKind.WAITING_FOR_SERVER)
+    good = event.kind is EventKind.CONNECTION_BACK
     _log.log(logging.INFO if good else logging.WARNING, "%s", event.message)
