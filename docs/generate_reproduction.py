@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gem_reproduction.figures import ALL, BEYOND, choose
+from gem_reproduction.figures.transformer_runs import CASES
 
 DOCS = Path(__file__).resolve().parent
 PICTURES = DOCS / "images" / "reproduction"
@@ -158,8 +159,11 @@ def _made_with(which: Page, results: Mapping[str, Any]) -> str:
         return "nothing yet."
     versions = f"gemps {results['gemps']}, PyTorch {results['torch']}, Python {results['python']}."
     if which is TRANSFORMER:
-        form = "the quick form alone; the full form has not" if scope["quick"] else "the full form"
-        return f"{form}; {versions}"
+        if scope["quick"]:
+            return f"the quick form alone; the full form has not; {versions}"
+        claims = " ".join(one["claim"] for one in results["figures"][which.name]["verdicts"])
+        missing = [case for case in CASES if f"{case}:" not in claims]
+        return f"the full form{', but not yet ' + '; '.join(missing) if missing else ''}; {versions}"
     if which is BEYOND_IT:  # whose figures have models, steps and seeds of their own
         return f"{scope['task']}, {'the quick form' if scope['quick'] else 'the full form'}; {versions}"
     return f"{scope['model']} on {scope['task']}, {scope['steps']} steps a worker, {scope['seeds']} seeds; {versions}"
