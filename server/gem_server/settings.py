@@ -191,8 +191,9 @@ class ServerSettings(BaseSettings):
     precondition: Precondition = Field(
         "none",
         description="Preconditioner of gem, as of Adam: each element's gradient divided by the root of a running mean "
-        "of squares, of all gradients (rms) or of an average over about one gradient a worker (averaged-rms). Eta is "
-        "then the size of a step. It takes one or two vectors of the model's size.",
+        "of squares, of all gradients (rms) or of an average over about one gradient a worker (averaged-rms); with "
+        "--direction and more than 32 workers take rms. Eta is then the size of a step. It takes "
+        "one or two vectors of the model's size.",
         json_schema_extra={"panel": "Update rule"},
     )
     beta2: float = _of_gem("beta2", "With --precondition: how much of the mean of squares stays from commit to commit.")
