@@ -99,7 +99,9 @@ def train(
         used = {
             "train": settings.model_dump(mode="json"),
             "server": server.model_dump(mode="json") | {"durability": server.durability_level},
-            "worker": worker.model_dump(mode="json", include=set(WIRE_VARIABLES) if command else None),
+            "worker": worker.model_dump(
+                mode="json", include=set(WIRE_VARIABLES) if command else None, exclude={"server"}
+            ),
             "evaluator": given.load(EvaluatorSettings).model_dump(mode="json", exclude={"keep_best"})
             if evaluator
             else None,
