@@ -87,8 +87,8 @@ make bench-time ARGS="--worlds slow-network --contenders ddp gemps-spectral-4-sp
 make goodput
 ```
 
-The first command installs the others' packages (`make bench-time ARGS=--help` lists worlds and contenders). A run that
-is in the output file is not repeated, so an interrupted contest goes on.
+The first command installs the others' packages (`make bench-time ARGS=--help` lists worlds and contenders). Runs that
+are already in the output file are skipped, so an interrupted contest can be resumed.
 
 ## Worlds
 

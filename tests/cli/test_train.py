@@ -166,13 +166,13 @@ def test_a_folder_in_use_is_refused(run: Run) -> None:
     assert "--resume" in done.stderr
 
 
-def test_a_run_that_goes_on_is_not_resumed(tmp_path: Path) -> None:
+def test_a_running_run_is_not_resumed(tmp_path: Path) -> None:
     (tmp_path / "latest").mkdir()
     ready = RunFolder(tmp_path).ready_file
     ready.write_text("{}", encoding="utf-8")
     lock = DirectoryLock(tmp_path)
     lock.acquire()
-    with pytest.raises(CommandError, match="still goes on"):
+    with pytest.raises(CommandError, match="is still running"):
         RunFolder.given(tmp_path, resume=True, shards=1)
     assert ready.exists()
     lock.release()

@@ -77,7 +77,7 @@ class RunFolder:
             try:
                 lock.acquire()
             except StartupError:
-                raise CommandError(f"--resume: the run in {self.path} still goes on: stop it first", USAGE) from None
+                raise CommandError(f"--resume: the run in {self.path} is still running: stop it first", USAGE) from None
             lock.release()
 
     def data_dirs(self, shards: int) -> list[Path]:
