@@ -15,7 +15,7 @@ from typing import Any
 
 from time_to_loss.contenders import CONTENDERS, Contender
 from time_to_loss.contest import Outcome, run
-from time_to_loss.verdicts import judged, table
+from time_to_loss.verdicts import compared, judged, table
 from time_to_loss.workload import WORKLOADS
 from time_to_loss.worlds import WORLDS
 
@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300.0, help="seconds of a run")
     parser.add_argument("--search-limit", type=float, default=60.0, help="seconds of a run of the search")
     parser.add_argument("--output", type=Path, default=Path("runs/time-to-loss.json"))
+    parser.add_argument("--compared-in", type=Path, help="results: run only what its goals compare")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces and groups are removed
     results = Results(given.output)
@@ -48,7 +49,10 @@ def main() -> None:
                 found = run(contender, WORLDS["equal"], given.workload, rate, SEARCH_SEED, given.search_limit)
                 results.add(found, "search")
         rates[contender.name] = results.best_rate(contender, given.workload)
+    compared_in = Results(given.compared_in).runs(given.workload) if given.compared_in else None
     for seed, world, contender in itertools.product(range(given.rounds), given.worlds, contenders):
+        if compared_in is not None and contender.name not in compared(compared_in, world):
+            continue
         if not results.has_run(contender, given.workload, world, seed):
             rate = rates[contender.name]
             results.add(run(contender, WORLDS[world], given.workload, rate, seed, given.limit), "runs")

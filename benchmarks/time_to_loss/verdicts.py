@@ -64,17 +64,29 @@ def _short_cell(runs: Runs) -> str:
     return "not reached" if seconds is None else f"{seconds:.0f}"
 
 
+def compared(runs: Runs, world: str) -> set[str]:
+    """Contenders of a world that goals compare: the fastest gemps, the fastest other, and the baseline.
+
+    Of those that reached the target. For bytes: the baseline's and the leanest.
+    """
+    mine, others = _medians(runs, world)
+    names = {min(side, key=side.__getitem__) for side in (mine, others) if side}
+    if BASELINE in others:
+        names.add(BASELINE)
+    if world == BYTES_WORLD and (sent := _sent(runs)):
+        names |= {BYTES_BASELINE, min(sent, key=sent.__getitem__)} & sent.keys()
+    return names
+
+
 def judged(runs: Runs) -> Iterable[str]:
     """A line for each goal whose world has runs."""
     for goal in GOALS:
-        medians = {name: median_seconds(_of(runs, goal.world, name)) for name in {one["contender"] for one in runs}}
-        mine = {name: seconds for name, seconds in medians.items() if name.startswith("gemps") and seconds}
-        others = {name: seconds for name, seconds in medians.items() if not name.startswith("gemps") and seconds}
+        mine, others = _medians(runs, goal.world)
         if goal.against == FASTEST_OTHER:
             against = min(others, key=others.__getitem__, default="")
         else:
             against = goal.against if goal.against in others else ""
-        if not _of(runs, goal.world, BASELINE):
+        if not any(one["world"] == goal.world and one["contender"] in (BASELINE, against) for one in runs):
             yield f"{goal.world}: not decided"
             continue
         if not mine:
@@ -94,12 +106,22 @@ def judged(runs: Runs) -> Iterable[str]:
     yield from _judged_bytes(runs)
 
 
+def _medians(runs: Runs, world: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of kinds of gemps and of others, where they reached the target."""
+    medians = {name: median_seconds(_of(runs, world, name)) for name in {one["contender"] for one in runs}}
+    reached = {name: seconds for name, seconds in medians.items() if seconds}
+    mine = {name: seconds for name, seconds in reached.items() if name.startswith("gemps")}
+    return mine, {name: seconds for name, seconds in reached.items() if name not in mine}
+
+
+def _sent(runs: Runs) -> dict[str, float]:
+    """Bytes of kinds of gemps that reached the target in BYTES_WORLD."""
+    mine, _ = _medians(runs, BYTES_WORLD)
+    return {name: statistics.median(one["sent"] for one in _of(runs, BYTES_WORLD, name)) for name in mine}
+
+
 def _judged_bytes(runs: Runs) -> Iterable[str]:
-    sent = {
-        name: statistics.median(one["sent"] for one in found)
-        for name in {one["contender"] for one in runs}
-        if name.startswith("gemps") and median_seconds(found := _of(runs, BYTES_WORLD, name)) is not None
-    }
+    sent = _sent(runs)
     if BYTES_BASELINE in sent:
         leanest = min(sent, key=sent.__getitem__)
         ratio = sent[BYTES_BASELINE] / sent[leanest]
