@@ -32,27 +32,32 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300.0, help="seconds of a run")
     parser.add_argument("--search-limit", type=float, default=60.0, help="seconds of a run of the search")
     parser.add_argument("--output", type=Path, default=Path("runs/time-to-loss.json"))
-    parser.add_argument("--compared-in", type=Path, help="results: run only what its goals compare")
+    parser.add_argument(
+        "--compared-in", type=Path, help="run only what the goals compare in these results, with their rates"
+    )
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces and groups are removed
     results = Results(given.output)
-    contenders = []
-    for name in given.contenders:
-        if CONTENDERS[name].is_missing:
-            print(f"{name} is skipped: {CONTENDERS[name].package} is not installed (make bench installs it)")
-        else:
-            contenders.append(CONTENDERS[name])
+    earlier = Results(given.compared_in) if given.compared_in else None
+    cells = [
+        (world, CONTENDERS[name])
+        for world in given.worlds
+        for name in given.contenders
+        if earlier is None or name in compared(earlier.runs(given.workload), world)
+    ]
+    for contender in dict.fromkeys(contender for _, contender in cells):
+        if contender.is_missing:
+            print(f"{contender.name} is skipped: {contender.package} is not installed (make bench installs it)")
+    cells = [(world, contender) for world, contender in cells if not contender.is_missing]
+    searched = earlier or results
     rates = {}
-    for contender in contenders:
+    for contender in dict.fromkeys(contender for _, contender in cells):
         for rate in contender.rates:
-            if not results.has_searched(contender, given.workload, rate):
+            if not searched.has_searched(contender, given.workload, rate):
                 found = run(contender, WORLDS["equal"], given.workload, rate, SEARCH_SEED, given.search_limit)
-                results.add(found, "search")
-        rates[contender.name] = results.best_rate(contender, given.workload)
-    compared_in = Results(given.compared_in).runs(given.workload) if given.compared_in else None
-    for seed, world, contender in itertools.product(range(given.rounds), given.worlds, contenders):
-        if compared_in is not None and contender.name not in compared(compared_in, world):
-            continue
+                searched.add(found, "search")
+        rates[contender.name] = searched.best_rate(contender, given.workload)
+    for seed, (world, contender) in itertools.product(range(given.rounds), cells):
         if not results.has_run(contender, given.workload, world, seed):
             rate = rates[contender.name]
             results.add(run(contender, WORLDS[world], given.workload, rate, seed, given.limit), "runs")

@@ -14,7 +14,7 @@ from time_to_loss.workload import WORKLOADS
 from time_to_loss.worlds import SHARE, SLOW_LINK, WORKERS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-RESULTS, GOODPUT = DOCS / "time-to-loss.json", DOCS / "goodput.json"
+RESULTS, COMPARED, GOODPUT = (DOCS / f"{name}.json" for name in ("time-to-loss", "time-to-loss-compared", "goodput"))
 DIGITS_LIMIT = 120
 
 TEXT = """\
@@ -29,8 +29,14 @@ and post-local SGD have 200 s. What has no cell has no valid run.
 
 {table}
 
-Ratios, with goals that were set before the runs; met: at least the goal, so far. For seconds they are those of DDP, or
-of the fastest other, to those of the fastest gemps:
+### Goals
+
+They were set before the runs. The table chose what they compare: the fastest gemps, the fastest other and DDP. These
+ran again, in turn, in one run with {compared_rounds} rounds:
+
+{compared_table}
+
+Ratios of medians, of DDP or the fastest other to the fastest gemps:
 
 {verdicts}
 
@@ -63,6 +69,10 @@ gemps-averaged-rms-4-sparse does.
 
 {digits_table}
 
+Again, in one run with {digits_compared_rounds} rounds:
+
+{digits_compared_table}
+
 {digits_verdicts}
 
 The kind with 8 local steps came last: with 4 the ratio of bytes was 19.1.
@@ -84,6 +94,7 @@ As root, on Linux with network namespaces and control groups; here 2 shared core
 make bench-time                            # text: hours
 make bench-time ARGS="--workload digits --limit 120"
 make bench-time ARGS="--worlds slow-network --contenders ddp gemps-spectral-4-sparse"
+make bench-time ARGS="--compared-in docs/time-to-loss.json --output runs/compared.json"   # text: an hour
 make goodput
 ```
 
@@ -148,9 +159,9 @@ def _last(one: Mapping[str, Any]) -> float:
     return float(one["curve"][-1][1]) if one["curve"] else float("nan")
 
 
-def page(results: Mapping[str, Any], goodput: Sequence[Mapping[str, Any]]) -> str:
+def page(results: Mapping[str, Any], compared: Mapping[str, Any], goodput: Sequence[Mapping[str, Any]]) -> str:
     """The page."""
-    text, digits = (_parts(results, workload) for workload in ("text", "digits"))
+    text, digits = (_parts(results, compared, workload) for workload in ("text", "digits"))
     megabits, delay = SLOW_LINK
     return TEXT.format(
         target=WORKLOADS["text"].target,
@@ -169,20 +180,25 @@ def page(results: Mapping[str, Any], goodput: Sequence[Mapping[str, Any]]) -> st
     )
 
 
-def _parts(results: Mapping[str, Any], workload: str) -> dict[str, object]:
-    runs, search = ([one for one in results[kind] if one["workload"] == workload] for kind in ("runs", "search"))
+def _parts(results: Mapping[str, Any], compared: Mapping[str, Any], workload: str) -> dict[str, object]:
+    runs, search, again = (
+        [one for one in found if one["workload"] == workload]
+        for found in (results["runs"], results["search"], compared["runs"])
+    )
     return {
         "rounds": len({one["seed"] for one in runs}),
         "table": table(runs),
-        "verdicts": "\n".join(f"- {line}" for line in judged(runs)),
+        "compared_rounds": len({one["seed"] for one in again}),
+        "compared_table": table(again),
+        "verdicts": "\n".join(f"- {line}" for line in judged(again)),
         "searched": "\n".join(searched(search)),
     }
 
 
 def main() -> None:
     """Write it."""
-    results, goodput = (json.loads(path.read_text(encoding="utf-8")) for path in (RESULTS, GOODPUT))
-    Path(sys.argv[1]).write_text(page(results, goodput), encoding="utf-8")
+    results, *others = (json.loads(path.read_text(encoding="utf-8")) for path in (RESULTS, COMPARED, GOODPUT))
+    Path(sys.argv[1]).write_text(page(results, *others), encoding="utf-8")
     print(summary([one for one in results["runs"] if one["workload"] == "text"]))
 
 

@@ -65,14 +65,12 @@ def _short_cell(runs: Runs) -> str:
 
 
 def compared(runs: Runs, world: str) -> set[str]:
-    """Contenders of a world that goals compare: the fastest gemps, the fastest other, and the baseline.
+    """Contenders of a world that goals compare: the fastest gemps, the fastest other, and what the goal is against.
 
-    Of those that reached the target. For bytes: the baseline's and the leanest.
+    For bytes: the baseline's and the leanest.
     """
-    mine, others = _medians(runs, world)
-    names = {min(side, key=side.__getitem__) for side in (mine, others) if side}
-    if BASELINE in others:
-        names.add(BASELINE)
+    against = {goal.world: goal.against for goal in GOALS}.get(world, BASELINE)
+    names = {min(side, key=side.__getitem__) for side in _medians(runs, world) if side} | {against} - {FASTEST_OTHER}
     if world == BYTES_WORLD and (sent := _sent(runs)):
         names |= {BYTES_BASELINE, min(sent, key=sent.__getitem__)} & sent.keys()
     return names

@@ -15,7 +15,7 @@ from time_to_loss.__main__ import Results
 from time_to_loss.contenders import CONTENDERS
 from time_to_loss.contest import Outcome
 from time_to_loss.delayed_link import QUEUE_SECONDS, Direction
-from time_to_loss.verdicts import judged, judged_goodput, table
+from time_to_loss.verdicts import compared, judged, judged_goodput, table
 from time_to_loss.worker_context import GO, READY, SNAPSHOTS, WorkerContext
 from time_to_loss.workload import WORKLOADS, Muon, compute_gradient
 
@@ -101,6 +101,24 @@ def test_goals_compare_medians() -> None:
     reached, not_reached = "10.0 s; 1 MB | 23.0 s (22.0 to 24.0); 1 MB", "loss 2.50 at 1 s; 1 MB"
     assert lines[3] == f"| ddp | {reached} | 0 of 1; {not_reached} | 0 of 3; {not_reached} |"
     assert "| 40.0 s (30.0 to not reached); 1 MB |" in lines[4]
+
+
+def test_the_fastest_and_the_leanest_are_compared_with_ddp() -> None:
+    runs = [
+        run("slow-network", "gemps-averaged-rms", 60.0, 900_000_000),
+        run("slow-network", "gemps-spectral-4-sparse", 10.0, 9_000_000),
+        run("slow-network", "gemps-spectral-8-sparse", 12.0, 5_000_000),
+        run("slow-network", "gemps-adamw-8-sparse", None, 1_000_000),
+        run("slow-network", "ddp", None),
+        run("slow-network", "torch-rpc", 50.0),
+        run("slow-network", "flower-fedavg-32", 40.0),
+        run("all-together", "gemps", 10.0),
+        run("all-together", "ddp", None),
+        run("all-together", "flower-fedavg-32", 40.0),
+    ]
+    leanest = {"gemps-averaged-rms", "gemps-spectral-8-sparse"}
+    assert compared(runs, "slow-network") == {"gemps-spectral-4-sparse", "flower-fedavg-32", "ddp", *leanest}
+    assert compared(runs, "all-together") == {"gemps", "flower-fedavg-32"}
 
 
 def test_goodput_is_the_median_share_against_its_goal() -> None:
