@@ -19,7 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 from peers.interface import Case
-from rules_picture import DARK, LIGHT, Theme, clean, write
+from picture_theme import DARK, LIGHT, Theme, clean, write
 
 MARKERS = ("o", "s", "^", "v", "D", "P")
 LINES = ("-", "--", "-", "--", "-.", ":")
@@ -151,7 +151,7 @@ def _draw_bars(axes: Axes, found: Sequence[Bar], theme: Theme) -> None:
 
 
 def _draw_curves(axes: Axes, lines: dict[str, list[tuple[int, Spread]]], results: Results, theme: Theme) -> None:
-    colors = {"gemps": theme.rules["gem"], "peer": theme.rules["downpour"]}
+    colors = {"gemps": theme.gemps, "peer": theme.peer}
     for name, points in lines.items():
         about = results.contenders[name]
         place = CURVES.index(name)
@@ -189,7 +189,7 @@ def _draw_curves(axes: Axes, lines: dict[str, list[tuple[int, Spread]]], results
 
 
 def _color(kind: str, theme: Theme) -> str:
-    return {"gemps": theme.rules["gem"], "peer": theme.rules["downpour"]}.get(kind, theme.faint)
+    return {"gemps": theme.gemps, "peer": theme.peer}.get(kind, theme.faint)
 
 
 def _size(parameters: int) -> str:

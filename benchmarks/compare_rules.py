@@ -1,9 +1,8 @@
 """GEM against DOWNPOUR with many workers, in both serving orders, and one GEM worker at equal samples (`make compare`).
 
-Five runs of the real command, one table, and with `--picture FILE` the picture of the README, from the runs' own
-metrics.jsonl. Under round-robin order every worker's delta is as stale as there are other workers, which is where
-DOWNPOUR breaks down; in FIFO order the result depends on arrival. Exits with 1 when, under round-robin, GEM stays below
-0.95 or DOWNPOUR reaches 0.5.
+Five runs of the real command and one table. Under round-robin order every worker's delta is as stale as there are
+other workers, which is where DOWNPOUR breaks down; in FIFO order the result depends on arrival. Exits with 1 when,
+under round-robin, GEM stays below 0.95 or DOWNPOUR reaches 0.5.
 
 Expected of equal samples, and only reported: one worker's training loss is lower, because its updates are never stale,
 and GEM lets n workers together move the parameters about as far as one.
@@ -19,10 +18,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rules_picture import ALONE, draw
 
 RULES = ("gem", "downpour")
 ORDERS = ("round-robin", "fifo")
+ALONE = "one worker"  # in place of an order: as many samples as the other runs
 BATCH_SIZE = 64
 GEM_AT_LEAST = 0.95
 DOWNPOUR_BELOW = 0.5
@@ -83,14 +82,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150, help="of each worker")
     parser.add_argument("--eta", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it as FILE.png, and FILE-dark.png beside it")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gemps-compare-") as parent:
         runs = [*((rule, order) for order in ORDERS for rule in RULES), ("gem", ALONE)]
         folders = {(rule, order): Path(parent) / f"{rule}-{order.replace(' ', '-')}" for rule, order in runs}
         results = {key: train(*key, folder, arguments) for key, folder in folders.items()}
-        if arguments.picture is not None:
-            draw(folders, arguments.picture, arguments.workers, arguments.eta, BATCH_SIZE)
     show(results)
     many, one = (results["gem", order]["training_loss"] for order in ("round-robin", ALONE))
     print(f"training loss after {arguments.workers * arguments.steps * BATCH_SIZE:,} samples: ", end="")
