@@ -94,7 +94,8 @@ class RunningServer:
         self._children: list[Child] = []
         atexit.register(self.close)
         try:
-            for index, one in enumerate(group.group_settings(self.settings, given, ClientSettings(), data_dirs)):
+            client = ClientSettings.from_environment()
+            for index, one in enumerate(group.group_settings(self.settings, given, client, data_dirs)):
                 name, log = (f"shard {index}", self._log(f"shard-{index}")) if index else ("the server", self.log)
                 command = gemps("serve", *to_arguments(one))
                 self._children.append(Child(name, command, log, environment={}, orphan_signal=signal.SIGTERM))
@@ -223,7 +224,7 @@ def checked(settings: Mapping[str, Any], shards: int = 1) -> ServerSettings:
             raise TypeError(f"the server has no setting {name!r}: {hint}")
     try:
         with _as_value_error():
-            own = group.primary_settings(ServerSettings(**settings), ClientSettings(), shards)
+            own = group.primary_settings(ServerSettings(**settings), ClientSettings.from_environment(), shards)
         return ServerSettings(**settings, **own)
     except ValidationError as error:
         variables = {name: variable(ServerSettings, name) for name in known}

@@ -1,7 +1,7 @@
 """ClientSettings: every field has a unit, a default and a consequence; the environment sets it; nonsense is refused."""
 
 import pytest
-from gem_worker.client import ClientSettings
+from gem_worker.client import Client, ClientSettings, Observer
 from pydantic import ValidationError
 
 
@@ -15,6 +15,17 @@ def test_every_field_says_its_unit_and_default() -> None:
 def test_environment_sets_a_field(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GEMPS_CLIENT_CONNECT_TIMEOUT", "7.5")
     assert ClientSettings().connect_timeout == 7.5
+
+
+def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMPS_CLIENT_CONNECT_TIMEOUT", "soon")
+    monkeypatch.setenv("GEMPS_CLIENT_LANE", "perhaps")
+    with pytest.raises(ValueError, match=r"\AGEMPS_CLIENT_CONNECT_TIMEOUT: .*; GEMPS_CLIENT_LANE: [^\n]*\Z"):
+        Client("127.0.0.1:1", worker_name="one", layout=[])
+    monkeypatch.undo()
+    monkeypatch.setenv("GEMPS_CLIENT_TLS_CERT", "client.crt")
+    with pytest.raises(ValueError, match=r"\AGEMPS_CLIENT_TLS_CERT and GEMPS_CLIENT_TLS_KEY belong together"):
+        Observer("127.0.0.1:1")
 
 
 @pytest.mark.parametrize("value", [0, -1, "soon", "inf", "nan"])

@@ -72,7 +72,7 @@ def evaluate_run(
         settings or WorkerSettings(),
         evaluator or EvaluatorSettings(),
         name,
-        client_settings if client_settings is not None else ClientSettings(),
+        client_settings if client_settings is not None else ClientSettings.from_environment(),
     )
     with _Watch(address, min(_LOOK, follower.interval), follower.client_settings, on_event) as watch:
         yield from follower.follow(watch)

@@ -164,7 +164,7 @@ class ParameterServer:
             raise ValueError("overlap is for gradients: leave it out; a larger every= makes exchanges rarer")
         self._optimizer = None if optimizer is None else LocalOptimizer(optimizer, every, model)
         self.model = model
-        client_settings = client_settings or ClientSettings()
+        client_settings = client_settings or ClientSettings.from_environment()
         self._on_join = on_join
         self._adapter = b""
         # Frozen tensors may still change: join() hashes them.

@@ -69,7 +69,7 @@ class Client:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
-        settings = settings if settings is not None else ClientSettings()
+        settings = settings if settings is not None else ClientSettings.from_environment()
         on_event = on_event if on_event is not None else log_event
         self.address = check_address(address)
         self._pid = os.getpid()

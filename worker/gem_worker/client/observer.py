@@ -73,7 +73,7 @@ class Observer:
         settings: ClientSettings | None = None,
         on_event: EventSink | None = None,
     ) -> None:
-        self._settings = settings if settings is not None else ClientSettings()
+        self._settings = settings if settings is not None else ClientSettings.from_environment()
         self.address = check_address(address)
         self._pid = os.getpid()
         self._closed = False

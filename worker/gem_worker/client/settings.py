@@ -1,11 +1,12 @@
 """Client settings."""
 
+import operator
 import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 # Longer deadlines overflow gRPC's 64-bit nanoseconds.
@@ -155,8 +156,17 @@ class ClientSettings(BaseSettings):
             raise ValueError("GEMPS_CLIENT_TOKEN and GEMPS_CLIENT_TOKEN_FILE stand there both: give one")
         return self
 
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Raises ValueError."""
+        try:
+            return cls()
+        except ValidationError as error:
+            texts = [one["msg"].removeprefix("Value error, ") for one in error.errors()]
+            names = [f"GEMPS_CLIENT_{one['loc'][0]}: ".upper() if one["loc"] else "" for one in error.errors()]
+            raise ValueError("; ".join(map(operator.add, names, texts))) from None
 
-# Read by ParameterServer.
+
 WIRE_VARIABLES = {"delta_wire": "GEMPS_DELTA_WIRE", "parameter_wire": "GEMPS_PARAMETER_WIRE"}
 
 
