@@ -39,10 +39,12 @@ def condition(worker: Status) -> str:
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """Format shortly: `0.123`, `12.3`, `1234`; `-` for None."""
+    """Format shortly: `0.123`, `12.3`, `1234`, `1.2e+09`; `-` for None."""
     if value is None:
         return "-"
     value = float(value)  # may be text
+    if abs(value) >= 1e9:
+        return f"{value:.1e}"
     if value != value or abs(value) >= 10**digits or value == 0:
         return f"{value:.0f}"
     return f"{value:.{digits}g}"
@@ -132,8 +134,8 @@ def describe_evaluation(evaluation: Mapping[str, Any]) -> str:
     in_bits = evaluation.get("bits_per_character")
     of_text = "" if in_bits is None else f" nats, {in_bits:.4f} bits a character,"
     return (
-        f"accuracy {evaluation['accuracy']:.4f}, loss {evaluation['loss']:.4f}{of_text} on {evaluation['samples']} "
-        "samples"
+        f"accuracy {evaluation['accuracy']:.4f}, loss {number(evaluation['loss'], 4)}{of_text} on "
+        f"{evaluation['samples']} samples"
     )
 
 
