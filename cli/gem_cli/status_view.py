@@ -131,12 +131,10 @@ def bits(evaluation: Mapping[str, Any]) -> str:
 
 def describe_evaluation(evaluation: Mapping[str, Any]) -> str:
     """An evaluation in words."""
-    in_bits = evaluation.get("bits_per_character")
+    in_bits, loss = evaluation.get("bits_per_character"), evaluation["loss"]
+    loss = number(loss) if abs(loss) >= 1e9 else f"{loss:.4f}"
     of_text = "" if in_bits is None else f" nats, {in_bits:.4f} bits a character,"
-    return (
-        f"accuracy {evaluation['accuracy']:.4f}, loss {number(evaluation['loss'], 4)}{of_text} on "
-        f"{evaluation['samples']} samples"
-    )
+    return f"accuracy {evaluation['accuracy']:.4f}, loss {loss}{of_text} on {evaluation['samples']} samples"
 
 
 def report(status: Status, *, width: int, height: int | None = None) -> RenderableType:
