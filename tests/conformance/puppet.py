@@ -268,9 +268,9 @@ def verdict_on(scenario: Scenario, steps: Steps, *, by_hand: bool = True) -> Fau
     finally:
         for wire in wires:
             wire.stop()
+        thread.join()
         for one in (puppet, *puppet.others):
             one.disconnect()
-        thread.join()
     return None
 
 
