@@ -1,4 +1,4 @@
-"""Colours and files of a picture: one for light pages and, beside it, NAME-dark for dark ones."""
+"""Colours for pictures on light and dark pages, and saving them."""
 
 from dataclasses import dataclass
 from io import BytesIO
@@ -11,7 +11,7 @@ from PIL import Image
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Colours of one version of the picture; the background is the page's on GitHub, and opaque for anywhere else."""
+    """Colours of one version. The background is GitHub's, and opaque."""
 
     background: str
     text: str
@@ -33,7 +33,7 @@ def write(figure: Figure, file: Path, background: str) -> None:
 
 
 def clean(axes: Axes, theme: Theme) -> None:
-    """Take out of a panel what does not help to read it, and colour the rest."""
+    """Remove the frame's top and right side, and colour the rest."""
     axes.set_facecolor(theme.background)
     axes.grid(color=theme.faint, alpha=0.22, linewidth=0.7)
     axes.spines[["top", "right"]].set_visible(False)

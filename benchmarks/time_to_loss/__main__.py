@@ -36,6 +36,8 @@ def main() -> None:
         "--compared-in", type=Path, help="run only what the goals compare in these results, with their rates"
     )
     given = parser.parse_args()
+    if given.compared_in and not given.compared_in.exists():
+        parser.error(f"--compared-in {given.compared_in}: there is no such file")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces and groups are removed
     results = Results(given.output)
     earlier = Results(given.compared_in) if given.compared_in else None
@@ -49,14 +51,13 @@ def main() -> None:
         if contender.is_missing:
             print(f"{contender.name} is skipped: {contender.package} is not installed (make bench installs it)")
     cells = [(world, contender) for world, contender in cells if not contender.is_missing]
-    searched = earlier or results
     rates = {}
     for contender in dict.fromkeys(contender for _, contender in cells):
-        for rate in contender.rates:
-            if not searched.has_searched(contender, given.workload, rate):
+        for rate in () if earlier else contender.rates:
+            if not results.has_searched(contender, given.workload, rate):
                 found = run(contender, WORLDS["equal"], given.workload, rate, SEARCH_SEED, given.search_limit)
-                searched.add(found, "search")
-        rates[contender.name] = searched.best_rate(contender, given.workload)
+                results.add(found, "search")
+        rates[contender.name] = (earlier or results).best_rate(contender, given.workload)
     for seed, (world, contender) in itertools.product(range(given.rounds), cells):
         if not results.has_run(contender, given.workload, world, seed):
             rate = rates[contender.name]
