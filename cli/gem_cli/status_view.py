@@ -16,6 +16,7 @@ _STATES = {"TRAINING": "green", "FINISHED": "cyan", "WAITING": "yellow", "JOINED
 LIVE = ("JOINED", "TRAINING", "FINISHED")  # have sessions
 # WorkerCondition (status.proto), worst first.
 TROUBLE = {"SILENT": "bold yellow", "GONE": "bold red", "MUTED": "bold magenta", "SLOW": "bold cyan"}
+_LARGE = 1e9
 
 
 def state(status: Status, field: str = "run_state") -> str:
@@ -43,7 +44,7 @@ def number(value: Any, digits: int = 3) -> str:
     if value is None:
         return "-"
     value = float(value)  # may be text
-    if abs(value) >= 1e9:
+    if abs(value) >= _LARGE:
         return f"{value:.1e}"
     if value != value or abs(value) >= 10**digits or value == 0:
         return f"{value:.0f}"
@@ -132,7 +133,7 @@ def bits(evaluation: Mapping[str, Any]) -> str:
 def describe_evaluation(evaluation: Mapping[str, Any]) -> str:
     """An evaluation in words."""
     in_bits, loss = evaluation.get("bits_per_character"), evaluation["loss"]
-    loss = number(loss) if abs(loss) >= 1e9 else f"{loss:.4f}"
+    loss = f"{loss:.4f}" if abs(loss) < _LARGE else number(loss)
     of_text = "" if in_bits is None else f" nats, {in_bits:.4f} bits a character,"
     return f"accuracy {evaluation['accuracy']:.4f}, loss {loss}{of_text} on {evaluation['samples']} samples"
 

@@ -80,6 +80,8 @@ def test_the_newest_evaluation_is_shown_with_the_bits_of_a_text() -> None:
     assert status_view.describe_evaluation(seen) == (
         "accuracy 0.5000, loss 2.0000 nats, 2.8900 bits a character, on 10 samples"
     )
+    del seen["bits_per_character"]
+    assert status_view.describe_evaluation(seen | {"loss": 1.25e36}) == "accuracy 0.5000, loss 1.2e+36 on 10 samples"
 
 
 def test_a_waiting_run_says_whom_it_waits_for() -> None:
@@ -182,7 +184,15 @@ def test_a_workers_name_is_text_whatever_it_holds() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "-"), (0, "0"), (0.12345, "0.123"), (12.345, "12.3"), (123456.7, "123457"), ("NaN", "nan")],
+    [
+        (None, "-"),
+        (0, "0"),
+        (0.12345, "0.123"),
+        (12.345, "12.3"),
+        (123456.7, "123457"),
+        (1.25e36, "1.2e+36"),
+        ("NaN", "nan"),
+    ],
 )
 def test_numbers_are_short(value: Any, text: str) -> None:
     assert status_view.number(value) == text

@@ -1,6 +1,5 @@
 """Client settings."""
 
-import operator
 import os
 import re
 from pathlib import Path
@@ -162,9 +161,11 @@ class ClientSettings(BaseSettings):
         try:
             return cls()
         except ValidationError as error:
-            texts = [one["msg"].removeprefix("Value error, ") for one in error.errors()]
-            names = [f"GEMPS_CLIENT_{one['loc'][0]}: ".upper() if one["loc"] else "" for one in error.errors()]
-            raise ValueError("; ".join(map(operator.add, names, texts))) from None
+            texts = []
+            for one in error.errors():
+                variable = f"GEMPS_CLIENT_{one['loc'][0]}: ".upper() if one["loc"] else ""
+                texts.append(variable + one["msg"].removeprefix("Value error, "))
+            raise ValueError("; ".join(texts)) from None
 
 
 WIRE_VARIABLES = {"delta_wire": "GEMPS_DELTA_WIRE", "parameter_wire": "GEMPS_PARAMETER_WIRE"}
