@@ -1,7 +1,8 @@
 """Seconds until a model is good, in several worlds: `make bench-time`; needs root. docs/time-to-loss.md has results.
 
-A learning rate for each contender is searched first, in the world "equal" with another seed. A round has all worlds,
-and in each all contenders in turn, with the same seed. Runs in --output are not repeated.
+A learning rate for each contender is searched first, in the world "equal" with other seeds: the contender's rates, and
+twice the highest while that is the fastest. A round has all worlds, and in each all contenders in turn, with the same
+seed. Runs in --output are not repeated.
 """
 
 import argparse
@@ -9,7 +10,9 @@ import itertools
 import json
 import math
 import signal
+import statistics
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,8 @@ from time_to_loss.verdicts import compared, judged, table
 from time_to_loss.workload import WORKLOADS
 from time_to_loss.worlds import WORLDS
 
-SEARCH_SEED = 100
+SEARCH_SEEDS = 100, 101
+MOST_DOUBLINGS = 4
 
 
 def main() -> None:
@@ -53,10 +57,9 @@ def main() -> None:
     cells = [(world, contender) for world, contender in cells if not contender.is_missing]
     rates = {}
     for contender in dict.fromkeys(contender for _, contender in cells):
-        for rate in () if earlier else contender.rates:
-            if not results.has_searched(contender, given.workload, rate):
-                found = run(contender, WORLDS["equal"], given.workload, rate, SEARCH_SEED, given.search_limit)
-                results.add(found, "search")
+        for rate, seed in () if earlier else results.to_search(contender, given.workload):
+            found = run(contender, WORLDS["equal"], given.workload, rate, seed, given.search_limit)
+            results.add(found, "search")
         rates[contender.name] = (earlier or results).best_rate(contender, given.workload)
     for seed, (world, contender) in itertools.product(range(given.rounds), cells):
         if not results.has_run(contender, given.workload, world, seed):
@@ -88,9 +91,14 @@ class Results:
             flush=True,
         )
 
-    def has_searched(self, contender: Contender, workload: str, rate: float) -> bool:
-        """Whether the search has this rate."""
-        return any(one["rate"] == rate for one in self._searched(contender, workload))
+    def to_search(self, contender: Contender, workload: str) -> Iterator[tuple[float, int]]:
+        """Rates and seeds that the search lacks. What follows depends on the outcome, so add it before the next."""
+        highest = max(contender.rates)
+        for rate in (*contender.rates, *(highest * 2**doubling for doubling in range(1, MOST_DOUBLINGS + 1))):
+            if rate > highest and self.best_rate(contender, workload) < rate / 2:
+                return
+            searched = [one["seed"] for one in self._searched(contender, workload) if one["rate"] == rate]
+            yield from ((rate, seed) for seed in SEARCH_SEEDS if seed not in searched)
 
     def has_run(self, contender: Contender, workload: str, world: str, seed: int) -> bool:
         """Whether a round has this."""
@@ -98,12 +106,16 @@ class Results:
         return any((one["contender"], one["world"], one["seed"]) == wanted for one in self.runs(workload))
 
     def best_rate(self, contender: Contender, workload: str) -> float:
-        """Fastest to the target; if none reached it, that of the lowest last loss."""
+        """Fastest to the target, as the mean of its seeds; if none reached it, that of the lowest last loss."""
+        searched = self._searched(contender, workload)
 
-        def order(one: dict[str, Any]) -> tuple[float, float]:
-            return one["seconds"] or math.inf, one["curve"][-1][1] if one["curve"] else math.inf
+        def order(rate: float) -> tuple[float, float]:
+            found = [one for one in searched if one["rate"] == rate]
+            seconds = (one["seconds"] or math.inf for one in found)
+            losses = (one["curve"][-1][1] if one["curve"] else math.inf for one in found)
+            return statistics.fmean(seconds), statistics.fmean(losses)
 
-        return float(min(self._searched(contender, workload), key=order)["rate"])
+        return float(min((one["rate"] for one in searched), key=order))
 
     def _searched(self, contender: Contender, workload: str) -> list[dict[str, Any]]:
         return [

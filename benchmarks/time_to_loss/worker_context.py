@@ -15,7 +15,6 @@ from torch.nn.utils import parameters_to_vector
 
 from time_to_loss.workload import WORKLOADS, Batch, Workload, compute_gradient
 
-SNAPSHOT_SECONDS = 1.0
 GO, READY, SNAPSHOTS = "go", "ready", "snapshots"
 
 
@@ -70,11 +69,11 @@ class WorkerContext:
         return compute_gradient(model, next(batches))
 
     def show(self, model: nn.Module, step: int) -> None:
-        """Keep parameters for the evaluation once a second; one worker at a time does so, until it ends."""
+        """Keep parameters for the next evaluation; one worker at a time does so, until it ends."""
         now = time.monotonic()
         if now < self._next:
             return
-        self._next = now + SNAPSHOT_SECONDS
+        self._next = now + self.workload.evaluation_seconds
         if self._lock is None:
             lock = (self.folder / "lock").open("wb")
             try:

@@ -21,10 +21,14 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Workload(ABC):
-    """`target`: held-out loss that ends a run, in nats; `batch`: samples of a worker's step."""
+    """`target`: held-out loss that ends a run, in nats; `batch`: samples of a worker's step.
+
+    evaluation_seconds: between two evaluations of the loss.
+    """
 
     target: float
     batch: int
+    evaluation_seconds: float
 
     @abstractmethod
     def model(self, seed: int) -> nn.Module:
@@ -86,8 +90,8 @@ class DigitsCnn(Workload):
 
 
 WORKLOADS: dict[str, Workload] = {
-    "text": TextTransformer(target=2.1, batch=4),
-    "digits": DigitsCnn(target=0.15, batch=8),
+    "text": TextTransformer(target=2.1, batch=4, evaluation_seconds=1.0),
+    "digits": DigitsCnn(target=0.15, batch=8, evaluation_seconds=0.25),
 }
 
 

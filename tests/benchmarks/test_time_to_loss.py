@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from time_to_loss import failures
-from time_to_loss.__main__ import Results
+from time_to_loss.__main__ import SEARCH_SEEDS, Results
 from time_to_loss.contenders import CONTENDERS
 from time_to_loss.contest import Outcome
 from time_to_loss.delayed_link import QUEUE_SECONDS, Direction
@@ -168,14 +168,30 @@ def test_the_fastest_rate_of_the_search_is_used_or_that_of_the_lowest_loss(tmp_p
     search(0.004, None, 2.3)
     assert results.best_rate(contender, "text") == 0.002
     search(0.008, 70.0, 1.9)
-    kept = Results(tmp_path / "results.json")
-    assert kept.best_rate(contender, "text") == 0.008
-    assert kept.has_searched(contender, "text", 0.008)
-    assert not kept.has_searched(contender, "digits", 0.008)
+    assert Results(tmp_path / "results.json").best_rate(contender, "text") == 0.008
     results.add(Outcome("equal", "ddp", "text", 0.008, 1, 50.0), "runs")
     assert results.has_run(contender, "text", "equal", 1)
     assert not results.has_run(contender, "text", "equal", 2)
     assert not results.has_run(contender, "text", "failures", 1)
+
+
+def test_the_search_doubles_the_highest_rate_while_it_is_the_fastest(tmp_path: Path) -> None:
+    contender, results = CONTENDERS["ddp"], Results(tmp_path / "results.json")
+    seconds = {0.002: (30.0, 32.0), 0.004: (28.0, 24.0), 0.008: (20.0, 31.0), 0.016: (None, 10.0), 0.032: (1.0, 1.0)}
+
+    def search(results: Results) -> list[tuple[float, int]]:
+        found = []
+        for rate, seed in results.to_search(contender, "digits"):
+            outcome = Outcome("equal", "ddp", "digits", rate, seed, seconds[rate][seed - SEARCH_SEEDS[0]])
+            results.add(outcome, "search")
+            found.append((rate, seed))
+        return found
+
+    assert search(results) == [(rate, seed) for rate in (0.002, 0.004, 0.008, 0.016) for seed in SEARCH_SEEDS]
+    kept = Results(tmp_path / "results.json")
+    assert kept.best_rate(contender, "digits") == 0.008
+    assert search(kept) == []
+    assert next(kept.to_search(contender, "text")) == (0.002, SEARCH_SEEDS[0])
 
 
 def test_muon_continues_from_its_state() -> None:
