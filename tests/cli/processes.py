@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import logging
 import os
 import pty
 import signal
@@ -53,10 +54,12 @@ def gemps(
     )
 
 
-def gemps_here(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """As `gemps`, in this process: for commands that start no others, where a process has PyTorch to import."""
+def gemps_here(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """As `gemps`, in this process, which has its imports: for commands that start no others."""
     written, errors, code = io.StringIO(), io.StringIO(), None
-    handler = signal.getsignal(signal.SIGTERM)
+    handler, level = signal.getsignal(signal.SIGTERM), logging.root.level
     with (
         pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(written),
@@ -64,8 +67,11 @@ def gemps_here(*arguments: str) -> subprocess.CompletedProcess[str]:
     ):
         for name in os.environ.keys() - CLEAN.keys():
             patch.delenv(name)
-        for name, value in (CLEAN | {"GRPC_VERBOSITY": "NONE"}).items():
+        for name, value in {**CLEAN, "GRPC_VERBOSITY": "NONE", **(env or {})}.items():
             patch.setenv(name, value)
+        if cwd is not None:
+            patch.chdir(cwd)
+        patch.setattr(logging.root, "handlers", [])
         patch.setattr(sys, "argv", ["gemps", *arguments])
         try:
             main()
@@ -73,6 +79,7 @@ def gemps_here(*arguments: str) -> subprocess.CompletedProcess[str]:
             code = ended.code
         finally:
             signal.signal(signal.SIGTERM, handler)
+            logging.root.setLevel(level)
     status = code if isinstance(code, int) else int(code is not None)
     return subprocess.CompletedProcess(sys.argv, status, written.getvalue(), errors.getvalue())
 

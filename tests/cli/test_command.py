@@ -17,6 +17,7 @@ from tests.cli.processes import (
     PATIENCE,
     command_without,
     gemps,
+    gemps_here,
     in_terminal,
     json_lines,
     served,
@@ -35,15 +36,15 @@ PYTORCH = ("torch", "torchvision", "sklearn", "matplotlib")
     "command", ["train", "serve", "work", "evaluate", "status", "top", "checkpoint", "finish", "doctor"]
 )
 def test_help_teaches_with_two_examples(command: str) -> None:
-    done = gemps(command, "--help")
+    done = gemps_here(command, "--help")
     assert done.returncode == 0
     assert "Examples" in done.stdout
     assert sum(f"gemps {command}" in line for line in done.stdout.splitlines()) >= 3  # usage and two examples
 
 
 def test_wrong_usage_exits_with_2() -> None:
-    assert gemps("serve", "--no-such-option").returncode == USAGE
-    assert gemps("fly").returncode == USAGE
+    assert gemps_here("serve", "--no-such-option").returncode == USAGE
+    assert gemps_here("fly").returncode == USAGE
 
 
 def test_shell_completion_knows_commands_options_and_values() -> None:
@@ -63,7 +64,7 @@ def test_version_names_gemps_and_the_packages_that_matter() -> None:
 
 
 def test_version_is_also_an_option() -> None:
-    assert gemps("--version").stdout == gemps("version").stdout.splitlines()[0] + "\n"
+    assert gemps_here("--version").stdout == gemps_here("version").stdout.splitlines()[0] + "\n"
 
 
 def test_the_server_runs_where_torch_is_not_installed(tmp_path: Path) -> None:
@@ -152,14 +153,14 @@ def test_status_of_a_live_server_in_all_three_forms(tmp_path: Path) -> None:
         plain = gemps("status", address)
         assert "waiting" in plain.stdout
         assert "version 0" in plain.stdout
-        (status,) = json_lines(gemps("status", address, "--json").stdout)
+        (status,) = json_lines(gemps_here("status", address, "--json").stdout)
         assert status["run_state"] == "RUN_STATE_WAITING"
         assert status["settings"]["eta"] == 0.25
         code, tables = in_terminal("status", address)
         assert code == 0
         assert "╭" in tables
         assert "parameters" in tables
-        by_environment = gemps("status", "--json", env={"GEMPS_SERVER": address})
+        by_environment = gemps_here("status", "--json", env={"GEMPS_SERVER": address})
         assert json_lines(by_environment.stdout)[0]["settings"] == status["settings"]
 
         log = tmp_path / "watch.log"
@@ -174,14 +175,14 @@ def test_status_of_a_live_server_in_all_three_forms(tmp_path: Path) -> None:
 
 
 def test_an_address_that_is_given_twice_is_wrong_usage() -> None:
-    done = gemps("work", "127.0.0.1:9", "--server", "127.0.0.1:9")
+    done = gemps_here("work", "127.0.0.1:9", "--server", "127.0.0.1:9")
     assert done.returncode == USAGE
     assert done.stderr.strip().count("\n") == 0
 
 
 @pytest.mark.parametrize("command", [["status"], ["finish"], ["checkpoint"], ["work"], ["evaluate", "--server"]])
 def test_an_address_without_a_port_is_one_line_with_the_fix(command: list[str]) -> None:
-    ended = gemps(*command, "nonsense")
+    ended = gemps_here(*command, "nonsense")
     assert ended.returncode == USAGE
     assert ended.stderr.count("\n") == 1
     assert "write HOST:PORT" in ended.stderr
@@ -189,7 +190,7 @@ def test_an_address_without_a_port_is_one_line_with_the_fix(command: list[str]) 
 
 @pytest.mark.parametrize("command", [["status"], ["finish"], ["work"]])
 def test_a_token_that_others_could_read_on_its_way_is_wrong_usage(command: list[str]) -> None:
-    ended = gemps(*command, "10.77.0.1:50051", env={"GEMPS_CLIENT_TOKEN": "0123456789abcdef"})
+    ended = gemps_here(*command, "10.77.0.1:50051", env={"GEMPS_CLIENT_TOKEN": "0123456789abcdef"})
     assert ended.returncode == USAGE
     assert ended.stderr.count("\n") == 1
     assert "GEMPS_CLIENT_INSECURE" in ended.stderr
@@ -197,23 +198,23 @@ def test_a_token_that_others_could_read_on_its_way_is_wrong_usage(command: list[
 
 @pytest.mark.parametrize(("flag", "name"), [("--task", "digit"), ("--rule", "gems"), ("--model", "resnet81")])
 def test_unknown_names_are_refused_before_anything_starts(flag: str, name: str, tmp_path: Path) -> None:
-    ended = gemps("train", flag, name, "--run-dir", str(tmp_path / "run"))
+    ended = gemps_here("train", flag, name, "--run-dir", str(tmp_path / "run"))
     assert ended.returncode == USAGE
     assert flag in ended.stderr
     assert not (tmp_path / "run").exists()
 
 
 def test_a_model_that_resembles_none_is_refused_by_a_worker_too() -> None:
-    ended = gemps("work", "--model", "no-such-model")
+    ended = gemps_here("work", "--model", "no-such-model")
     assert ended.returncode == USAGE
     assert ended.stderr.count("\n") == 1
     assert "mlp" in ended.stderr
 
 
 def test_a_misspelt_variable_is_told_and_ignored() -> None:
-    done = gemps("version", env={"GEMPS_ETTA": "0.1", "GEMPS_CLIENT_TOKENFILE": "x"})
+    done = gemps_here("version", env={"GEMPS_ETTA": "0.1", "GEMPS_CLIENT_TOKENFILE": "x"})
     assert done.returncode == 0
-    assert done.stdout == gemps("version").stdout
+    assert done.stdout == gemps_here("version").stdout
     assert done.stderr.splitlines() == [
         "gemps: GEMPS_CLIENT_TOKENFILE is ignored, since there is no such setting: did you mean "
         "GEMPS_CLIENT_TOKEN_FILE?",
@@ -229,7 +230,7 @@ def test_a_misspelt_variable_is_a_line_of_a_log_in_json(tmp_path: Path) -> None:
     for text in (of_server, of_worker.stderr):
         (line,) = [json.loads(one) for one in text.splitlines() if "GEMPS_ETTA" in one]
         assert (line["level"], "did you mean GEMPS_ETA?" in line["message"]) == ("warning", True)
-    failed = gemps("serve", "--eta=0", env=env)
+    failed = gemps_here("serve", "--eta=0", env=env)
     assert [line[:17] for line in failed.stderr.splitlines()] == ["gemps: GEMPS_ETTA", "gemps: --eta 0: s"]
 
 
@@ -243,7 +244,7 @@ def test_variables_of_others_and_our_own_are_not_told() -> None:
 def test_an_operator_ends_a_run_and_has_checkpoints_written(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with served(tmp_path, "--data-dir", str(state), "--exit-when-finished", "--exit-grace", "5") as (address, process):
-        empty = gemps("checkpoint", address)
+        empty = gemps_here("checkpoint", address)
         assert (empty.returncode, empty.stderr.count("\n")) == (FAILED, 1)
         with Client(address, worker_name="w", layout=SMALL) as client:
             into = begin(client, SMALL)

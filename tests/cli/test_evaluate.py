@@ -71,7 +71,7 @@ def test_a_file_and_a_server_together_are_refused() -> None:
 
 
 def test_neither_a_file_nor_a_server_says_what_to_give() -> None:
-    done = gemps("evaluate")
+    done = gemps_here("evaluate")
     assert done.returncode == USAGE
     assert done.stderr.count("\n") == 1
     for text in ("MODEL_FILE", "--server"):
@@ -79,6 +79,6 @@ def test_neither_a_file_nor_a_server_says_what_to_give() -> None:
 
 
 def test_the_environments_server_is_one_to_evaluate() -> None:
-    done = gemps("evaluate", env={"GEMPS_SERVER": "127.0.0.1:9"})
+    done = gemps_here("evaluate", env={"GEMPS_SERVER": "127.0.0.1:9"})
     assert done.returncode == FAILED
     assert "127.0.0.1:9" in done.stderr

@@ -8,7 +8,7 @@ import torch
 from gem_cli.errors import FAILED, USAGE
 from gem_worker.tasks import Samples, create_task
 
-from tests.cli.processes import PATIENCE, command_without, gemps, started
+from tests.cli.processes import PATIENCE, command_without, gemps, gemps_here, started
 
 
 def test_the_file_has_the_very_samples_that_the_python_task_trains_on_and_holds_out(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_file_that_is_there_is_replaced_as_a_whole_and_nothing_else_is_left(tm
     file = tmp_path / "samples.json"
     file.write_text("old", encoding="utf-8")
     for _ in range(2):
-        assert gemps("export-task", "digits", "--output", str(file)).returncode == 0
+        assert gemps_here("export-task", "digits", "--output", str(file)).returncode == 0
     assert json.loads(file.read_text(encoding="utf-8"))["task"] == "digits"
     assert list(tmp_path.iterdir()) == [file]
 
@@ -50,7 +50,7 @@ def test_what_cannot_be_exported_is_one_line_with_the_fix_and_writes_nothing(tmp
         (("digits", "--output", "nowhere/digits.json"), FAILED, "nowhere/digits.json"),
         (("digits", "--output", "folder"), FAILED, "--output folder"),
     ):
-        done = gemps("export-task", *arguments, cwd=tmp_path)
+        done = gemps_here("export-task", *arguments, cwd=tmp_path)
         assert done.returncode == code
         assert done.stdout == ""
         assert done.stderr.count("\n") == 1

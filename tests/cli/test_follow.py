@@ -11,7 +11,18 @@ from gem_cli.errors import INTERRUPTED, USAGE
 from gem_worker import evaluate_checkpoint
 from gem_worker.settings import WorkerSettings
 
-from tests.cli.processes import PATIENCE, children, command, gemps, json_lines, served, started, stop, wait_for
+from tests.cli.processes import (
+    PATIENCE,
+    children,
+    command,
+    gemps,
+    gemps_here,
+    json_lines,
+    served,
+    started,
+    stop,
+    wait_for,
+)
 
 OPEN_END = ["--commits", "100000000", "--eta", "0.1"]
 
@@ -46,13 +57,13 @@ def test_ctrl_c_while_there_is_no_server_ends_it_cleanly(tmp_path: Path) -> None
 
 
 def test_options_of_a_follower_without_follow_are_refused() -> None:
-    done = gemps("evaluate", "--server", "127.0.0.1:9", "--stop-at-accuracy", "0.9")
+    done = gemps_here("evaluate", "--server", "127.0.0.1:9", "--stop-at-accuracy", "0.9")
     assert done.returncode == USAGE
     assert "add --follow" in done.stderr
 
 
 def test_a_file_cannot_be_followed(tmp_path: Path) -> None:
-    assert gemps("evaluate", str(tmp_path / "model.safetensors"), "--follow").returncode == USAGE
+    assert gemps_here("evaluate", str(tmp_path / "model.safetensors"), "--follow").returncode == USAGE
 
 
 def test_a_training_ends_at_its_target_with_the_curve_in_its_folder(tmp_path: Path) -> None:
@@ -100,7 +111,9 @@ def evaluators(pid: int) -> list[psutil.Process]:
 
 
 def test_a_script_of_ones_own_cannot_be_evaluated(tmp_path: Path) -> None:
-    done = gemps("train", "--stop-at-accuracy", "0.9", "--run-dir", str(tmp_path / "run"), "--", "python", "-c", "pass")
+    done = gemps_here(
+        "train", "--stop-at-accuracy", "0.9", "--run-dir", str(tmp_path / "run"), "--", "python", "-c", "pass"
+    )
     assert done.returncode == USAGE
     assert "Observer.report_evaluation" in done.stderr
     assert not (tmp_path / "run").exists()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from gem_cli.errors import FAILED, USAGE
 
-from tests.cli.processes import gemps
+from tests.cli.processes import gemps, gemps_here
 
 COMMON = ("launch", "slurm", "--workers", "3")
 
@@ -26,14 +26,14 @@ def test_the_printed_script_is_what_bash_reads() -> None:
 
 
 def test_an_array_has_the_address_of_its_server() -> None:
-    done = gemps(*COMMON, "--server", "n1:20000", "--print")
+    done = gemps_here(*COMMON, "--server", "n1:20000", "--print")
     assert "#SBATCH --array=1-3\n" in done.stdout
     assert "export GEMPS_SERVER=n1:20000\n" in done.stdout
     assert "worker=(gemps work)\n" in done.stdout
 
 
 def test_each_shard_has_a_task_and_a_folder() -> None:
-    done = gemps(*COMMON, "--shards", "3", "--data-dir", "run", "--insecure", "--lane-port", "-1", "--print")
+    done = gemps_here(*COMMON, "--shards", "3", "--data-dir", "run", "--insecure", "--lane-port", "-1", "--print")
     assert "#SBATCH --ntasks=6\n" in done.stdout
     common = "gemps serve --insecure --lane-port=-1 --data-dir=run"
     assert f"server=({common} --exit-when-finished --shard=0/3 --data-dir=run/shards/0)\n" in done.stdout
@@ -56,12 +56,12 @@ def test_each_shard_has_a_task_and_a_folder() -> None:
     ],
 )
 def test_wrong_usage_is_explained(arguments: tuple[str, ...], said: str) -> None:
-    done = gemps(*COMMON, *arguments)
+    done = gemps_here(*COMMON, *arguments)
     assert done.returncode == USAGE
     assert said in done.stderr
 
 
 def test_a_machine_without_sbatch_is_explained(tmp_path: Path) -> None:
-    done = gemps(*COMMON, "--data-dir", "run", "--insecure", env={"PATH": str(tmp_path)})
+    done = gemps_here(*COMMON, "--data-dir", "run", "--insecure", env={"PATH": str(tmp_path)})
     assert done.returncode == FAILED
     assert "there is no sbatch here" in done.stderr

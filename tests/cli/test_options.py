@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from typer.testing import CliRunner
 
-from tests.cli.processes import gemps
+from tests.cli.processes import gemps_here
 
 
 class Colours(BaseSettings):
@@ -160,7 +160,7 @@ def test_every_setting_says_its_meaning_and_can_be_given_on_the_command_line(set
         TrainSettings: "train",
         SimulationSettings: "simulate",
     }
-    help_text = gemps(commands[settings], "--help", env={"COLUMNS": "240"}).stdout
+    help_text = gemps_here(commands[settings], "--help", env={"COLUMNS": "240"}).stdout
     for name, field in settings.model_fields.items():
         assert field.description, f"{name} has no description"
         assert f"--{name.replace('_', '-')}" in help_text
@@ -185,14 +185,14 @@ def test_no_two_settings_share_a_name_unless_they_mean_the_same() -> None:
 
 
 def test_bad_settings_exit_with_2_and_one_line() -> None:
-    done = gemps("serve", "--eta", "-1")
+    done = gemps_here("serve", "--eta", "-1")
     assert done.returncode == USAGE
     assert done.stderr == "gemps: --eta -1: should be greater than 0\n"
     assert done.stdout == ""
 
 
 def test_fields_that_do_not_fit_together_exit_with_2_and_the_fix() -> None:
-    done = gemps("serve", "--bind", "0.0.0.0:0")
+    done = gemps_here("serve", "--bind", "0.0.0.0:0")
     assert done.returncode == USAGE
     assert done.stderr.count("\n") == 1
     assert "--insecure" in done.stderr

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gem_cli.errors import FAILED, USAGE
 
-from tests.cli.processes import gemps
+from tests.cli.processes import gemps_here
 from tests.trace.orders import write_order
 
 
@@ -17,10 +17,12 @@ def test_order_that_cannot_be_followed_is_one_line_with_the_fix(tmp_path: Path) 
         ((*serve, f"--order-trace={tmp_path / 'notes'}"), "notes is not a trace of gemps"),
         ((*serve, f"--order-trace={three}", "--min-workers=2"), "--min-workers 3"),
     ):
-        done = gemps(*arguments)
+        done = gemps_here(*arguments)
         assert done.returncode == USAGE
         assert says in done.stderr
         assert done.stderr.strip().count("\n") == 0
-    done = gemps("train", "--workers=2", "--order=trace", f"--order-trace={three}", f"--run-dir={tmp_path / 'run'}")
+    done = gemps_here(
+        "train", "--workers=2", "--order=trace", f"--order-trace={three}", f"--run-dir={tmp_path / 'run'}"
+    )
     assert done.returncode == FAILED
     assert "gemps train: --workers 3" in done.stderr

@@ -64,7 +64,7 @@ def test_wrong_paths_are_named(tmp_path: Path) -> None:
     assert (done.returncode, "no data directory" in done.stderr) == (USAGE, True)
     with served(tmp_path) as (_, process):
         assert stop(process) == 0
-    done = gemps("serve", "--bind", "127.0.0.1:0", "--record", str(tmp_path / "notes"))
+    done = gemps_here("serve", "--bind", "127.0.0.1:0", "--record", str(tmp_path / "notes"))
     assert done.returncode == USAGE
     assert "--record" in done.stderr
     assert "choose another file" in done.stderr

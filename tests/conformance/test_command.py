@@ -15,6 +15,7 @@ from gem_conformance import SCENARIOS, play_scenarios
 from gem_conformance.faults import FaultName
 from gem_conformance.scenarios import Scenario
 
+from tests.cli.processes import gemps_here
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,14 +41,14 @@ def test_list_has_a_line_a_scenario() -> None:
 
 
 def test_list_of_faults_has_a_line_a_fault_with_its_meaning() -> None:
-    found = dict(line.split(maxsplit=1) for line in gemps("list", "--faults").stdout.splitlines())
+    found = dict(line.split(maxsplit=1) for line in gemps_here("conformance", "list", "--faults").stdout.splitlines())
     assert found == {fault.name: fault.value for fault in FaultName}
-    lines = [json.loads(line) for line in gemps("list", "--faults", "--json").stdout.splitlines()]
+    lines = [json.loads(line) for line in gemps_here("conformance", "list", "--faults", "--json").stdout.splitlines()]
     assert {one["fault"]: one["about"] for one in lines} == found
 
 
 def test_list_for_programs_marks_the_basic_ones() -> None:
-    lines = [json.loads(line) for line in gemps("list", "--json").stdout.splitlines()]
+    lines = [json.loads(line) for line in gemps_here("conformance", "list", "--json").stdout.splitlines()]
     assert [one["scenario"] for one in lines if one["basic"]] == ["initialise", "pull", "commit-small", "finished"]
 
 
@@ -104,7 +105,7 @@ def test_programs_get_an_object_a_scenario() -> None:
     ],
 )
 def test_wrong_usage_is_told_with_the_fix(arguments: list[str], words: str) -> None:
-    done = gemps("serve", *arguments)
+    done = gemps_here("conformance", "serve", *arguments)
     assert done.returncode == 2
     assert words in done.stderr
     assert done.stdout == ""

@@ -48,7 +48,7 @@ def test_only_the_owner_reads_them(made: Path) -> None:
 
 def test_for_containers_the_parts_are_readable_below_a_folder_that_is_not(tmp_path: Path) -> None:
     folder = tmp_path / "certs"
-    assert gemps("certs", str(folder), "--containers").returncode == 0
+    assert gemps_here("certs", str(folder), "--containers").returncode == 0
     assert mode(folder) == 0o700
     assert mode(folder / "ca.key") == 0o600
     for part in ("server", *ROLES):
@@ -66,21 +66,21 @@ def test_the_servers_certificate_is_for_the_names_given_and_those_of_its_own_mac
 
 def test_nothing_is_overwritten_and_what_is_missing_is_made(made: Path) -> None:
     before = files(made)
-    again = gemps("certs", str(made))
+    again = gemps_here("certs", str(made))
     assert again.returncode == 0
     assert "nothing is missing" in again.stdout
     assert files(made) == before
     for name in ("server.crt", "server.key"):
         (made / "server" / name).unlink()
-    assert gemps("certs", str(made)).returncode == 0
+    assert gemps_here("certs", str(made)).returncode == 0
     after = files(made)
     assert {name for name in before if before[name] != after[name]} == {"server/server.crt", "server/server.key"}
 
 
 def test_a_name_that_the_certificate_lacks_is_refused(made: Path) -> None:
     before = files(made)
-    assert "nothing is missing" in gemps("certs", str(made), "--name=localhost").stdout
-    done = gemps("certs", str(made), "--name=localhost", "--name=10.77.0.2")
+    assert "nothing is missing" in gemps_here("certs", str(made), "--name=localhost").stdout
+    done = gemps_here("certs", str(made), "--name=localhost", "--name=10.77.0.2")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert re.search(r"server\.crt is for .*localhost.*, not for 10\.77\.0\.2: delete it and server\.key", done.stderr)
     assert files(made) == before
@@ -88,10 +88,10 @@ def test_a_name_that_the_certificate_lacks_is_refused(made: Path) -> None:
 
 def test_half_a_pair_is_not_completed(tmp_path: Path) -> None:
     folder = tmp_path / "certs"
-    gemps("certs", str(folder))
+    gemps_here("certs", str(folder))
     (folder / "ca.key").unlink()
     before = files(folder)
-    done = gemps("certs", str(folder))
+    done = gemps_here("certs", str(folder))
     assert done.returncode == 1
     assert "ca.key is not" in done.stderr
     assert files(folder) == before
@@ -99,7 +99,7 @@ def test_half_a_pair_is_not_completed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["http://server", "server:50051", "", "-server", "a b"])
 def test_what_is_no_name_is_refused(name: str, tmp_path: Path) -> None:
-    done = gemps("certs", str(tmp_path / "certs"), f"--name={name}")
+    done = gemps_here("certs", str(tmp_path / "certs"), f"--name={name}")
     assert done.returncode == 2
     assert "write a host's name or an IP address" in done.stderr
     assert not (tmp_path / "certs").exists()
@@ -144,7 +144,7 @@ def test_a_run_with_what_was_made(made: Path, tmp_path: Path) -> None:
         assert "role observer does not allow Join" in observer.stderr
         worker = gemps(*work, env={"GEMPS_CLIENT_CREDENTIALS": str(made / "worker")})
         assert worker.returncode == 0, worker.stderr
-        status = gemps("status", address, "--json", "--credentials", str(made / "observer"))
+        status = gemps_here("status", address, "--json", "--credentials", str(made / "observer"))
         assert json.loads(status.stdout)["commits"] == 30
         evaluate = ("evaluate", "--server", address, "--task=digits", "--report")
         assert gemps_here(*evaluate, "--credentials", str(made / "worker")).returncode == 1

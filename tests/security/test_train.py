@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.processes import gemps
+from tests.cli.processes import gemps, gemps_here
 from tests.security.authority import Authority, replace
 
 TOKEN = "operator-of-this-test"  # its workers, and the command itself, which follows the status
@@ -56,7 +56,7 @@ def test_a_training_runs_with_tls_client_certificates_and_tokens(tmp_path: Path)
 def test_credentials_that_cannot_be_used_are_one_line_and_show_no_secret(
     command: str, variable: str, value: str, says: str, tmp_path: Path
 ) -> None:
-    done = gemps(command, env={variable: value}, cwd=tmp_path)
+    done = gemps_here(command, env={variable: value}, cwd=tmp_path)
     assert done.returncode in (1, 2)
     assert says in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -83,7 +83,9 @@ def test_credentials_that_cannot_be_used_are_one_line_and_show_no_secret(
 def test_a_training_whose_workers_the_server_would_turn_away_does_not_start(
     server: tuple[str, ...], client: dict[str, str], says: str, tmp_path: Path
 ) -> None:
-    done = gemps("train", *server, env={f"GEMPS_CLIENT_{name}": value for name, value in client.items()}, cwd=tmp_path)
+    done = gemps_here(
+        "train", *server, env={f"GEMPS_CLIENT_{name}": value for name, value in client.items()}, cwd=tmp_path
+    )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert says in done.stderr
     assert not any(tmp_path.iterdir())
@@ -103,13 +105,13 @@ def test_a_training_with_a_workers_token_does_not_start(from_file: bool, tmp_pat
 
 
 def test_beyond_loopback_a_server_wants_tls_or_to_be_told() -> None:
-    done = gemps("serve", "--bind=0.0.0.0:0")
+    done = gemps_here("serve", "--bind=0.0.0.0:0")
     assert done.returncode == 2
     assert "--tls-cert" in done.stderr
     assert "--insecure" in done.stderr
-    half = gemps("serve", "--tls-cert=server.crt")
+    half = gemps_here("serve", "--tls-cert=server.crt")
     assert half.returncode == 2
     assert "--tls-cert and --tls-key belong together" in half.stderr
-    without = gemps("serve", "--tls-client-ca=ca.crt")
+    without = gemps_here("serve", "--tls-client-ca=ca.crt")
     assert without.returncode == 2
     assert "--tls-client-ca needs --tls-cert" in without.stderr
