@@ -205,6 +205,8 @@ with batches of {batch} and n times as large, and against gradients with `--prec
 seed that has run. MB: payloads of all workers, both ways. Seconds: median of the loop alone; server and workers share 2
 cores, and each process computes with one thread. The rates 0.001 alone and 0.0007 ran later, on cores a third as fast.
 
+In short: with 4 workers `averaged-rms` loses least against one process, AdamW in each worker most.
+
 {table}
 
 ```sh show
