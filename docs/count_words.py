@@ -1,8 +1,8 @@
 """Count the words of the project's prose: `python docs/count_words.py`. tests/structure/test_prose.py holds the limits.
 
 A word is a token with a letter or a digit. Pages count without code blocks, code counts with its docstrings and
-comments. Generated pages, generated code and tests do not count. Dialect markers are turns of phrase that plain
-technical English does not have.
+comments, and apart from these with its messages (strings of several words, comments of protos). Generated pages,
+generated code and tests do not count. Dialect markers are turns of phrase that plain technical English does not have.
 """
 
 import ast
@@ -29,6 +29,7 @@ PRODUCT = (
     "simulator",
     "worker",
 )
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 MARKERS = re.compile(
     r"\b(whoever|(is|are|was|were) told|of (its|their) own|goes on|so many|nobody|beside|there is none|in the midst"
     r"|who (finds|has|asks|comes|waits|reads|says|holds|wants))\b",
@@ -61,8 +62,7 @@ def page_text(markdown: str) -> str:
 
 def code_text(source: str) -> str:
     """The docstrings and comments of a Python file."""
-    nodes = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(source)) if isinstance(node, nodes)]
+    found = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(source)) if isinstance(node, DOCUMENTED)]
     found += [
         token.string[1:]
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -71,11 +71,28 @@ def code_text(source: str) -> str:
     return "\n".join(found)
 
 
+def message_text(source: str) -> str:
+    """The strings of several words in a Python file, without docstrings."""
+    tree = ast.parse(source)
+    docstrings = {id(node.body[0].value) for node in ast.walk(tree) if _has_docstring(node)}
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docstrings)
+    return "\n".join(node.value for node in found if isinstance(node.value, str) and len(node.value.split()) > 1)
+
+
+def _has_docstring(node: ast.AST) -> bool:
+    return isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None
+
+
+def proto_text(source: str) -> str:
+    """The comments of a proto file."""
+    return "\n".join(re.findall(r"//(.*)", source))
+
+
 def count() -> dict[str, Count]:
-    """By kind: the README, all pages (README included), and docstrings with comments."""
+    """By kind: the README, all pages (README included), docstrings with comments, and messages."""
     listing = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S607
     tracked = listing.stdout.split()
-    counts = {"README.md": Count(), "pages": Count(), "docstrings and comments": Count()}
+    counts = {"README.md": Count(), "pages": Count(), "docstrings and comments": Count(), "messages": Count()}
     for name in tracked:
         path = ROOT / name
         if not path.is_file():
@@ -86,7 +103,11 @@ def count() -> dict[str, Count]:
             if name == "README.md":
                 counts[name].add(text)
         elif name.endswith(".py") and name.startswith(PRODUCT) and not name.endswith("_pb2.py"):
-            counts["docstrings and comments"].add(code_text(path.read_text(encoding="utf-8")))
+            source = path.read_text(encoding="utf-8")
+            counts["docstrings and comments"].add(code_text(source))
+            counts["messages"].add(message_text(source))
+        elif name.endswith(".proto"):
+            counts["messages"].add(proto_text(path.read_text(encoding="utf-8")))
     return counts
 
 

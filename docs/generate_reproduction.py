@@ -57,7 +57,7 @@ BEYOND_INTRODUCTION = """\
 <!-- Written by docs/generate_reproduction.py from docs/beyond.json: run `gemps reproduce beyond`, then it. -->
 # Beyond the paper
 
-What the paper has no figure of: every update rule on one server, GEM's settings, fewer bits on the wire, workers that
+What the paper has no figure of: ten update rules on one server, GEM's settings, fewer bits on the wire, workers that
 are not alike, a search for a better default, and losses at equal samples. The runs are as those of
 [the paper's figures](reproduction.md), and **L** is the same: the mean cross-entropy of the central variable over the
 whole training set at the end. The **held-out loss** is over samples outside of the training set, as is accuracy.
@@ -164,7 +164,7 @@ def _made_with(which: Page, results: Mapping[str, Any]) -> str:
         claims = " ".join(one["claim"] for one in results["figures"][which.name]["verdicts"])
         missing = [case for case in CASES if f"{case}:" not in claims]
         return f"the full form{', but not yet ' + '; '.join(missing) if missing else ''}; {versions}"
-    if which is BEYOND_IT:  # whose figures have models, steps and seeds of their own
+    if which is BEYOND_IT:  # where models, steps and seeds differ by figure
         return f"{scope['task']}, {'the quick form' if scope['quick'] else 'the full form'}; {versions}"
     return f"{scope['model']} on {scope['task']}, {scope['steps']} steps a worker, {scope['seeds']} seeds; {versions}"
 

@@ -136,7 +136,7 @@ def in_order(settings: type[BaseSettings]) -> list[tuple[str, FieldInfo]]:
 
 
 def panel_of(field: FieldInfo) -> str:
-    """Return the heading under which help shows the field; "" where it has none of its own."""
+    """Return the heading under which help shows the field; "" without one."""
     return OptionGroup(BaseSettings, "").heading(field)
 
 

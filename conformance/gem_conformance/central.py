@@ -54,7 +54,7 @@ class Snapshot:
     def was_sent(self, *, whole: bool, damaged: bool) -> None:
         """Record a transfer."""
         self.is_delivered = whole and not damaged
-        self.lacks = "the footer of its parameters did not match" if whole else "its parameters broke off in the midst"
+        self.lacks = "the footer of its parameters did not match" if whole else "its parameters were incomplete"
 
     def seen(self, wire_type: WireType) -> NDArray[np.float32]:
         """Theta as decoded from `wire_type`."""

@@ -71,7 +71,10 @@ def judge_header(
         )
     if header.HasField("shared_memory") or header.HasField("scale"):
         raise FaultError(
-            FaultName.MALFORMED, "neither shared_memory nor scale in this wire type", "a header with it", Place.COMMIT
+            FaultName.MALFORMED,
+            "neither shared_memory nor scale in this wire type",
+            "a header with one",
+            Place.COMMIT,
         )
     # Small payloads are one chunk.
     upload = Upload(payload, max(chunk_bytes, WHOLE_PAYLOAD_BYTES), f"commit {header.sequence}")
@@ -95,7 +98,7 @@ def receive_whole(commit: Commit) -> None:
         raise FaultError(
             FaultName.DATA_BEFORE_PROCEED,
             f"a header alone for {commit.header.byte_count} bytes, more than {WHOLE_PAYLOAD_BYTES}",
-            "a chunk or footer with it",
+            "a header with a chunk or footer",
             Place.COMMIT,
         )
     first = commit.first
@@ -132,7 +135,7 @@ def judge_payload(commit: Commit, session: Session, payload: PayloadFormat, cent
         wanted, found = "a delta of the parameters of its base version", "one of those that the worker had before"
         mistakes.append(Mistake(FaultName.STALE_DELTA, wanted, found, Place.RETRIES, stale))
     if session.eta_before != eta:
-        wanted, found = f"the learning rate {eta:g}, told last", f"{session.eta_before:g}, told before that"
+        wanted, found = f"the learning rate {eta:g}, sent last", f"{session.eta_before:g}, sent before that"
         earlier_eta = delta(theta, session.eta_before)
         mistakes.append(Mistake(FaultName.IGNORED_ETA, wanted, found, Place.SESSIONS, earlier_eta))
     judge_values(payload, data, Expected(right, commit.base.buffers, Place.CONFORMANCE, mistakes), what)

@@ -36,7 +36,7 @@ class FaultName(Enum):
     """Stable names, which programs may compare."""
 
     SILENT = "nothing came"
-    STOPPED = "it ended in the midst of a scenario"
+    STOPPED = "it ended during a scenario"
     WRONG_EXIT = "it ended with a wrong exit status"
     LEFT_EARLY = "it left a run that was not over"
     NO_LEAVE = "it ended without Leave"
@@ -61,7 +61,7 @@ class FaultName(Enum):
     WRONG_BUFFERS = "wrong bytes of a BUFFER"
     TRUNCATING_BFLOAT16 = "bfloat16 truncated instead of rounded half to even"
     WRONG_DIGEST = "a wrong layout digest"
-    WRONG_RESUME = "a pull that goes on where it cannot"
+    WRONG_RESUME = "a pull that continues where it cannot"
     UNFINISHED_PARAMETERS = "it trained on parameters that were not complete"
     WRONG_SEQUENCE = "a wrong sequence"
     STALE_BASE = "a base version that is not the session's"

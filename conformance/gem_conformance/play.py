@@ -100,7 +100,7 @@ class Play:
     def session(self) -> Session:
         """Candidate's session."""
         if self._session is None:
-            raise AssertionError("nobody has joined yet")
+            raise AssertionError("no worker has joined yet")
         return self._session
 
     def perform(self, steps: Callable[[Play], None]) -> None:

@@ -39,7 +39,7 @@ class Assembler(ABC):
 
     def __init__(self, payload: PayloadFormat, start: int = 0, crc32c: int = 0) -> None:
         if start and not payload.is_border(start):
-            raise ChunkError(f"cannot go on at offset {start}: it is not a border of this payload; start from 0")
+            raise ChunkError(f"cannot continue at offset {start}: it is not a border of this payload; start from 0")
         self.payload = payload
         self.restart(start, crc32c)
 

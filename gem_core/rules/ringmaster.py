@@ -34,7 +34,7 @@ class Ringmaster(UpdateRule):
     name = "ringmaster"
     kernel = Kernel(_ringmaster_update)
     known_settings: ClassVar[tuple[Setting, ...]] = (
-        Setting("threshold", 16, 1, 1e6, "R: a delta with so many updates since its snapshot is dropped", whole=True),
+        Setting("threshold", 16, 1, 1e6, "R: a delta with this many updates since its snapshot is dropped", whole=True),
     )
     _limits = (np.float32(0), np.float32(np.nan))
 

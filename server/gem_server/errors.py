@@ -11,7 +11,7 @@ class Fault(Enum):
     """Who must act."""
 
     CALLER = "the caller sent something wrong: sending it again won't help"
-    SITUATION = "nobody: legal, but not now or not here; the message says what to do"
+    SITUATION = "neither: legal, but not now or not here; the message says what to do"
     SERVER = "the server"
 
 

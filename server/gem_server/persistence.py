@@ -220,7 +220,7 @@ class Persistence:
         self._lock_data_dir(data_dir)
         if not self._settings.resume and (data_dir / checkpoint.LATEST).exists():
             raise StartupError(
-                f"{data_dir} holds a checkpoint of an earlier run: add --resume to go on with it, or choose "
+                f"{data_dir} holds a checkpoint of an earlier run: add --resume to continue it, or choose "
                 "another --data-dir"
             )
 

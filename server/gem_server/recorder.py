@@ -187,7 +187,7 @@ class Recorder(CommitObserver):
         try:
             self._writer.append(event, payload)
         except OSError as error:
-            logger.error("the trace %s ends here: %s; training goes on", self._path, error.strerror)
+            logger.error("the trace %s ends here: %s; training continues", self._path, error.strerror)
             self._end()
 
     def _end(self) -> None:

@@ -668,11 +668,11 @@ class Server:
             for hold in self.staging.evict_stalled(self.settings.stall_timeout, self.queue.blocked()):
                 name = hold.session.worker.name
                 about = {"event": "upload-stalled", "worker": name}
-                logger.warning("the upload of worker %s stalled: its buffer goes on", name, extra=about)
+                logger.warning("the upload of worker %s stalled: another worker gets its buffer", name, extra=about)
             for hold in self.staging.evict_slow():
                 name = hold.session.worker.name
                 about = {"event": "upload-slow", "worker": name}
-                logger.warning("the upload of worker %s is slow: its buffer goes on", name, extra=about)
+                logger.warning("the upload of worker %s is slow: another worker gets its buffer", name, extra=about)
             finished = self.run.state is RunState.FINISHED
             warning = self._idle_warning.check(monotonic(), workers=len(self.sessions), finished=finished)
             if warning is not None:

@@ -59,8 +59,8 @@ class ServerSettings(BaseSettings):
     )
     insecure: bool = Field(
         False,
-        description="Allow to listen beyond loopback without TLS: whoever is on the path can read and change all that "
-        "travels, tokens included.",
+        description="Allow to listen beyond loopback without TLS: others on the network path can read and change all "
+        "traffic, tokens included.",
         json_schema_extra={"panel": "Network"},
     )
     lane_port: int | None = Field(
@@ -82,7 +82,7 @@ class ServerSettings(BaseSettings):
     tls_cert: Path | None = Field(
         None,
         description="The server's certificate (PEM, with intermediate ones below it): connections are encrypted, and "
-        "clients see whom they talk to. Needs --tls-key. It may be replaced while the server runs; new connections get "
+        "clients can verify the server. Needs --tls-key. It may be replaced while the server runs; new connections get "
         "the new one within a second. `gemps certs` makes one.",
         json_schema_extra={"panel": "Security"},
     )
@@ -100,8 +100,8 @@ class ServerSettings(BaseSettings):
     tokens: Path | None = Field(
         None,
         description="File of bearer tokens, a line each: ROLE TOKEN. worker may train; observer may see the status, "
-        "pull parameters and report evaluations; operator may do all, also end the run. Without one nobody is asked. "
-        "It may be changed while the server runs.",
+        "pull parameters and report evaluations; operator may do all, also end the run. Without one no call needs a "
+        "token. It may be changed while the server runs.",
         json_schema_extra={"panel": "Security"},
     )
     reflection: bool = Field(
@@ -119,14 +119,14 @@ class ServerSettings(BaseSettings):
     dashboard: str = Field(
         "",
         description="Address and port of a web page that shows the run live, for a browser; 8080 alone means "
-        "127.0.0.1:8080, and port 0 takes a free one. It can only be looked at, without encryption and without "
-        "tokens: beyond loopback whoever reaches it sees it. It has /metrics, too. Empty: none.",
+        "127.0.0.1:8080, and port 0 takes a free one. Read-only, without encryption and without tokens: beyond "
+        "loopback anyone who can connect sees it. It has /metrics, too. Empty: none.",
         json_schema_extra={"panel": "Watching"},
     )
     dashboard_hosts: str = Field(
         "",
-        description="Names, with commas between them, by which browsers may come to --dashboard and --metrics beside "
-        "localhost, this machine's name and addresses in figures: that of a proxy before it. Requests for other names "
+        description="Names, with commas between them, by which browsers may reach --dashboard and --metrics, in "
+        "addition to localhost, this machine's name and IP addresses: such as a proxy's. Requests for other names "
         "are refused, because a page elsewhere could have made them (DNS rebinding).",
         json_schema_extra={"panel": "Watching"},
     )
@@ -140,8 +140,9 @@ class ServerSettings(BaseSettings):
         None,
         description=f"Path of a Unix socket to make (at most {MAX_SOCKET_PATH_BYTES} bytes), at which workers on this "
         "machine get memory that they share with the server: large models are then exchanged several times faster than "
-        "over the network. Workers in containers need its folder, as a volume, at the same path. Who reaches the "
-        "socket and knows a session's secret is that session. Empty: none, and all use the network. Linux only.",
+        "over the network. Workers in containers need its folder, as a volume, at the same path. A "
+        "process that can open the socket and knows a session's secret acts as that session. Empty: none, "
+        "and all use the network. Linux only.",
         json_schema_extra={"panel": "Network"},
     )
 
@@ -180,8 +181,8 @@ class ServerSettings(BaseSettings):
     local_steps: int = _of_gem(
         "local_steps",
         "Gradients whose mean a worker commits; 1: exchange after each. On slow networks 4, then 8, with two to three "
-        "times the eta and --steps, which counts commits, divided by as much. The worker moves by itself after each "
-        "gradient but the last; it keeps one more vector, with --precondition or --direction three.",
+        "times the eta and --steps, which counts commits, divided by as much. The worker moves its parameters after "
+        "each gradient but the last; it keeps one more vector, with --precondition or --direction three.",
     )
     local_rate: float = _of_gem(
         "local_rate",
@@ -297,7 +298,7 @@ class ServerSettings(BaseSettings):
     exit_when_finished: bool = Field(
         False,
         description="End the process, with a checkpoint and exit code 0, when the budget is spent and all workers have "
-        "left (or --exit-grace later). A finished run that is resumed waits for its workers first, and they are told.",
+        "left (or --exit-grace later). A finished run that is resumed waits until its workers have got this answer.",
         json_schema_extra={"panel": "Budget"},
     )
     exit_grace: Seconds = Field(
@@ -310,8 +311,8 @@ class ServerSettings(BaseSettings):
         0.0,
         ge=0,
         description="With --exit-when-finished: seconds after the newest join in which a finished run waits for "
-        "further workers. One that comes after the server has ended finds nobody, and fails; so give it the time that "
-        "lies between the start of the first worker and that of the last.",
+        "further workers. One that starts after the server has ended fails; so give the time between the start of "
+        "the first worker and that of the last.",
         json_schema_extra={"panel": "Budget"},
     )
 
@@ -399,7 +400,7 @@ class ServerSettings(BaseSettings):
     )
     resume: bool = Field(
         False,
-        description="Go on from the newest checkpoint in --data-dir, if there is one.",
+        description="Continue from the newest checkpoint in --data-dir, if there is one.",
         json_schema_extra={"panel": "Durability"},
     )
 
@@ -429,8 +430,8 @@ class ServerSettings(BaseSettings):
     waiting_room: int = Field(
         1024,
         ge=1,
-        description="Calls that may wait for a staging buffer; one more, and whoever asked last is told to come back "
-        "later. Fewer than there are workers makes --order round-robin and trace slow.",
+        description="Calls that may wait for a staging buffer; further ones are refused with a time to retry. "
+        "Fewer than there are workers makes --order round-robin and trace slow.",
         json_schema_extra={"panel": "Limits"},
     )
     max_sessions: int = Field(

@@ -125,7 +125,7 @@ def _read(path: Path) -> Recorded:
             _refuse(event.get("overlap", False), path, "a worker overlapped computing and exchanging")
             joined[event["session"]] = event
         elif name == "pulled":
-            _refuse(not event["reset"], path, "a worker pulled again in the midst of the run")
+            _refuse(not event["reset"], path, "a worker pulled again during the run")
         elif name == "committed":
             commits += 1
             samples.add(event["samples"])

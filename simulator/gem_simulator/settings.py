@@ -86,7 +86,8 @@ class SimulationSettings(BaseSettings):
     exchange: Literal["service", "paper", "original"] = Field(
         default="service",
         description="How a step is settled: service: the server rescales, one round trip; paper: algorithm 1, the "
-        "worker fetches, rescales and commits; original: as in the paper, but the server serves nobody else meanwhile.",
+        "worker fetches, rescales and commits; original: as in the paper, but the server serves no other worker "
+        "meanwhile.",
         json_schema_extra={"panel": "Update rule"},
     )
     task: TaskName = Field(default="digits", description="What to learn.", json_schema_extra={"panel": "Task"})
@@ -156,8 +157,8 @@ class SimulationSettings(BaseSettings):
     seconds: float = Field(default=0, ge=0, description="Budget: seconds of the virtual clock; 0: none.")
     order: Literal["fifo", "round-robin"] = Field(
         default="fifo",
-        description="Whom the server serves next: fifo: who came first; round-robin: each worker in turn, by rank, and "
-        "whoever's turn it is is waited for.",
+        description="Which request the server serves next: fifo: the first that came; round-robin: each worker in "
+        "turn, by rank; the server waits for the worker whose turn it is.",
         json_schema_extra={"panel": "Time"},
     )
     compute_time: str = Field(
@@ -204,8 +205,8 @@ class SimulationSettings(BaseSettings):
     )
     slow: str = Field(
         default="",
-        description="Stragglers: RANKSxFACTOR, with commas between, such as 0-15x4,20x2: computing takes them so many "
-        "times longer.",
+        description="Stragglers: RANKSxFACTOR, with commas between, such as 0-15x4,20x2: they compute this many times "
+        "longer.",
         json_schema_extra={"panel": "Time"},
     )
     join: str = Field(
@@ -305,7 +306,7 @@ def _spans(text: str) -> dict[int, float]:
         first, last, number = match.groups()
         ranks = range(int(first), int(last or first) + 1)
         if not ranks:
-            raise ValueError(f"{part!r} names nobody: write the smaller rank first")
+            raise ValueError(f"{part!r} names no worker: write the smaller rank first")
         if any(rank in found for rank in ranks):
             raise ValueError(f"{part!r} names a worker that was named before: leave one of them out")
         found |= dict.fromkeys(ranks, float(number))

@@ -90,7 +90,7 @@ def test_a_sink_that_fails_is_told_once_and_the_others_go_on(tmp_path: Path, mon
     said = told(("failing", "missing", "tensorboard"), tmp_path)
     assert [name for name, _ in said] == ["sink_missing", "sink_failed"]
     assert "gem_no_such_package is not installed" in said[0][1]
-    assert said[1][1] == "--sinks failing failed, and the run goes on without it: the disk is elsewhere"
+    assert said[1][1] == "--sinks failing failed, and the run continues without it: the disk is elsewhere"
     assert Failing.closed == 0
     assert list((tmp_path / "tensorboard").iterdir())
 

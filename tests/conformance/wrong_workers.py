@@ -210,7 +210,7 @@ def resumes_within_an_element(puppet: Puppet) -> None:
     FaultName.UNFINISHED_PARAMETERS,
     "pull-resumed",
     expected="came complete, with a footer",
-    came="its parameters broke off in the midst",
+    came="its parameters were incomplete",
     after="torn the pull behind 210000 bytes",
 )
 def trains_on_a_torn_pull(puppet: Puppet) -> None:
@@ -561,8 +561,8 @@ def keeps_the_delta(puppet: Puppet) -> None:
 @wrong(
     FaultName.IGNORED_ETA,
     "changed-eta",
-    expected="the learning rate 0.02, told last: element 1 ",
-    came="0.05, told before that: ",
+    expected="the learning rate 0.02, sent last: element 1 ",
+    came="0.05, sent before that: ",
     place=Place.SESSIONS,
 )
 def keeps_the_learning_rate(puppet: Puppet) -> None:

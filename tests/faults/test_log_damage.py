@@ -165,7 +165,7 @@ def test_checkpoint_copied_as_a_backup_without_the_log_goes_on_alone_and_says_so
 ) -> None:
     shutil.rmtree(written.data_dir / "log")
     assert written.recover() == 1
-    assert "going on from the checkpoint of clock 1 alone, as from a backup" in caplog.text
+    assert "continuing from the checkpoint of clock 1 alone, as from a backup" in caplog.text
 
 
 def test_log_without_its_checkpoint_is_refused(written: Written) -> None:

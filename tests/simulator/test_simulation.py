@@ -149,7 +149,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     for values, why in (
         ({"slow": "3x2"}, "names worker 3, and there are 3"),
         ({"die": "1"}, "is not understood"),
-        ({"slow": "2-1x2"}, "names nobody"),
+        ({"slow": "2-1x2"}, "names no worker"),
         ({"slow": "0x4,0x2"}, "was named before"),
         ({"slow": "0x0"}, "must be more than 0"),
         ({"join": "1@5", "die": "1@5"}, "worker 1 would die at 5 and join at 5"),

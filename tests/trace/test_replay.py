@@ -255,7 +255,7 @@ async def test_a_trace_that_cannot_be_written_ends_and_training_goes_on(
     assert (await serving.status()).commits == 20
     await serving.stop()
     (line,) = [record.getMessage() for record in caplog.records if "ends here" in record.getMessage()]
-    assert "training goes on" in line
+    assert "training continues" in line
     found = replay(small_disk / "run.trace")
     assert 1 <= found.clock < 21
     assert not found.compared_end

@@ -86,7 +86,7 @@ class WorkerSettings(BaseSettings):
     device: str = Field(
         default="auto",
         description="Where to compute: cpu, cuda, cuda:1, mps; auto: CUDA device number (rank on this host modulo the "
-        "number of devices), or the CPU where there is none.",
+        "number of devices), or the CPU without one.",
     )
     cpu_threads: int = Field(
         default=1,
@@ -117,7 +117,7 @@ class WorkerSettings(BaseSettings):
         default=5.0,
         ge=0,
         description="Seconds between two lines about the training's progress; 0: a line for every step. Changes are "
-        "told at once.",
+        "reported at once.",
     )
     log_format: Literal["auto", "human", "json"] = Field(
         default="auto",

@@ -32,8 +32,8 @@ def certs(
         typer.Option(
             "--name",
             metavar="<text>",
-            help="Name or IP address by which workers reach the server, beside server, localhost, 127.0.0.1 and ::1. "
-            "May be given several times.",
+            help="Name or IP address by which workers reach the server, in addition to server, localhost, 127.0.0.1 "
+            "and ::1. May be given several times.",
         ),
     ] = None,
     days: Annotated[
@@ -180,5 +180,5 @@ def _report(folder: Path, made: list[str], names: list[str]) -> None:
         f"  gemps work {host}:50051 --credentials {folder / 'worker'}\n"
         f"To watch the run:\n  gemps status {host}:50051 --credentials {folder / 'observer'}\n"
         "In the environment that is GEMPS_CREDENTIALS for the server, and GEMPS_CLIENT_CREDENTIALS for all others.\n"
-        f"Keep {folder / 'ca.key'} to yourself: who has it can be anybody."
+        f"Keep {folder / 'ca.key'} to yourself: it can sign certificates for any role."
     )

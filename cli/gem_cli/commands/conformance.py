@@ -42,7 +42,7 @@ def conformance_serve(
         bool,
         typer.Option("--basic", help="Play only what a minimal worker has to do: initialise, pull, commit, leave."),
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, max=64, help="So many scenarios side by side.")] = 2,
+    jobs: Annotated[int, typer.Option(min=1, max=64, help="Scenarios at the same time.")] = 2,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Without a command: where to listen. Port 0: any.")
     ] = "127.0.0.1:50051",

@@ -38,7 +38,7 @@ def evaluate(
     ] = None,
     report: Annotated[
         bool,
-        typer.Option("--report", help="With --server: tell the server the result, so that its status shows it."),
+        typer.Option("--report", help="With --server: report the result to the server, whose status then shows it."),
     ] = False,
     follow: Annotated[
         bool,

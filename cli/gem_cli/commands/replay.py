@@ -143,7 +143,7 @@ def _summary(trace: Path, found: "Replayed") -> list[str]:
     if found.missing:
         lines.append(f"commits that count but are not in it, which was not kept or not written then: {found.missing}")
     if found.torn_at is not None:
-        lines.append(f"it breaks off at offset {found.torn_at}, in the midst of a record: a crash does that, or damage")
+        lines.append(f"it breaks off at offset {found.torn_at}, within a record: a crash does that, or damage")
     lines.append(f"the last parameters: clock {found.clock}, SHA-256 {found.end_digest}")
     return lines
 

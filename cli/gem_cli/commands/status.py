@@ -19,7 +19,7 @@ def status(
     given: Given,
     address: Address = DEFAULT_ADDRESS,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Go on showing it, until the run ends or Ctrl-C.")
+        bool, typer.Option("--watch", "-w", help="Keep showing it, until the run ends or Ctrl-C.")
     ] = False,
     interval: Annotated[float, typer.Option(help="With --watch: seconds between two reports.", min=0.1)] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line, for programs.")] = False,

@@ -50,7 +50,7 @@ def train(
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND ARG...]", help="Your own worker, instead of gemps work."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Tell what happens as JSON lines, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Report events as JSON lines, for programs.")] = False,
 ) -> None:
     """Train on this machine, with a server and N workers as processes, and a run folder with the results.
 
@@ -148,7 +148,7 @@ def _prepare(
     if settings.run_dir is not None:
         folder = RunFolder.given(settings.run_dir, resume=asked.resume, shards=settings.shards)
     elif asked.resume:
-        raise CommandError("--resume needs --run-dir DIRECTORY, the folder of the run to go on with", USAGE)
+        raise CommandError("--resume needs --run-dir DIRECTORY, the folder of the run to continue", USAGE)
     else:
         script = next((part for part in command or () if part.endswith(".py")), command[0] if command else worker.task)
         folder = RunFolder.fresh(settings.runs_dir, f"{Path(script).stem}-{asked.rule}")

@@ -78,7 +78,7 @@ class Visit:
             text = f"{text}; or is this machine's clock wrong?"
         if not self._expected and "refused" in text:
             return warning(
-                "server", f"none at {self._address}: gemps serve starts one; gemps doctor ADDRESS looks at another"
+                "server", f"none at {self._address}: gemps serve starts one; gemps doctor ADDRESS checks another"
             )
         return problem("server", text)
 
@@ -106,7 +106,7 @@ class Visit:
             return ok("tls", "the server's certificate is good, and is one of the given authority's")
         if is_this_machine(self._address):
             return ok("tls", "none, and none is needed on one machine")
-        return warning("tls", "none: whoever is on the path reads and changes what travels (gemps certs)")
+        return warning("tls", "none: others on the network path can read and change all traffic (gemps certs)")
 
 
 def _room(memory: dict[str, Any], status: dict[str, Any]) -> CheckResult:

@@ -74,4 +74,4 @@ class Sinks:
                 getattr(sink, method)(*arguments)
             except Exception as error:
                 del self._sinks[name]
-                self._tell("sink_failed", f"--sinks {name} failed, and the run goes on without it: {error}")
+                self._tell("sink_failed", f"--sinks {name} failed, and the run continues without it: {error}")

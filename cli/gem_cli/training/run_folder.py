@@ -47,12 +47,12 @@ class RunFolder:
     def given(cls, path: Path, *, resume: bool, shards: int) -> "RunFolder":
         """Named folder. Raises CommandError when unusable."""
         if resume and not _shard_count(path):
-            raise CommandError(f"--resume: {path} holds no checkpoint; name the folder of the run to go on with", USAGE)
+            raise CommandError(f"--resume: {path} holds no checkpoint; name the folder of the run to continue", USAGE)
         if resume:
             cls(path).check_shards(shards)
             cls(path)._check_unused(shards)
         if not resume and path.exists() and not _is_unused(path):
-            raise CommandError(f"--run-dir {path} is not empty: name a new folder, or add --resume to go on", USAGE)
+            raise CommandError(f"--run-dir {path} is not empty: name a new folder, or add --resume to continue", USAGE)
         folder = cls(path)
         folder.logs.mkdir(parents=True, exist_ok=True)
         folder.ready_file.unlink(missing_ok=True)

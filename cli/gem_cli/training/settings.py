@@ -21,16 +21,16 @@ class TrainSettings(BaseSettings):
         description="Server processes to start; each one holds a range of the parameters. With several, every commit "
         "is logged on disk (--durability).",
     )
-    runs_dir: Path = Field(Path("runs"), description="Folder in which each run gets a folder of its own.")
+    runs_dir: Path = Field(Path("runs"), description="Folder in which each run gets a folder.")
     run_dir: Path | None = Field(
         None,
-        description="Exactly this folder instead, new or empty; with --resume the folder of the run to go on with.",
+        description="Exactly this folder instead, new or empty; with --resume the folder of the run to continue.",
     )
     sinks: str = Field(
         "tensorboard",
-        description="Where the figures go, too, with commas between: tensorboard (an event file in the run folder), "
+        description="Where else the figures go, with commas between: tensorboard (an event file in the run folder), "
         "wandb, mlflow, or what other packages bring; none: to the run folder alone. One whose package is not "
-        "installed is told and left out.",
+        "installed is left out, with a warning.",
     )
     report_interval: float = Field(
         0.25,
@@ -41,7 +41,7 @@ class TrainSettings(BaseSettings):
     worker_exit_timeout: float = Field(
         3600.0,
         ge=0,
-        description="Seconds that workers may go on after the end of the run, for what follows a script's "
+        description="Seconds that workers may run after the end of the run, for what follows a script's "
         "`with ParameterServer` block: a last evaluation, saving the model. One that takes longer is interrupted, and "
         "killed 15 s later; the exit code is then 1.",
     )

@@ -76,7 +76,7 @@ SCENARIOS = (
     Scenario("retry-info", "refused with RetryInfo: not before its delay, the identical bytes", retry_info, LARGE),
     Scenario("no-retry", "refused without RetryInfo: do not repeat it, stop", no_retry),
     Scenario("stale-base", "refused as stale: pull, drop the delta", stale_base),
-    Scenario("sequence-gap", "refused as a gap: Join tells the sequence", sequence_gap),
+    Scenario("sequence-gap", "refused as a gap: Join returns the sequence", sequence_gap),
     Scenario("expired-session", "the session has expired: join, pull, drop the delta", expired_session),
     Scenario("draining", "the server shuts down, another one comes", draining),
 )

@@ -65,7 +65,7 @@ class BetterDefault(Figure):
         "that nothing is better. With kappa 2, kappa 3 and momentum 0.95 both losses are lower with 1 and 4 workers in "
         "both orders, and the training loss with every number of workers (with kappa 2 about half from 16 on). With 32 "
         "workers in the random order their held-out loss is 6 to 15 % higher: the training samples are learnt by heart "
-        "there. Whoever has up to 4 workers, or wants the training loss down in few steps, should take kappa 2. "
+        "there. With up to 4 workers, or for a low training loss in few steps, take kappa 2. "
         "momentum 0.95 misses the rule by one number (1.059 of at most 1.05), with one seed: it is what deserves more "
         "seeds, and the CNN. signed-moment is best of all with one worker, where it is momentum SGD, and loses its "
         "advantage with many. pi_max 2 is too little for few workers, and pi_max 10 gains little. YellowFin's momentum "

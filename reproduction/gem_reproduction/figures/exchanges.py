@@ -33,7 +33,7 @@ class Exchanges(Figure):
     about = (
         "Not a figure of the paper. Commits are served as they arrive; a gradient takes 1 on average (lognormal, "
         "sigma 0.25), a message 0.05 of it. In the paper's order others commit between a worker's pull and its "
-        "commit; in the original implementation the server serves nobody else meanwhile, which costs time."
+        "commit; in the original implementation the server serves no other worker meanwhile, which costs time."
     )
     size = (9.0, 4.0)
 

@@ -25,11 +25,11 @@ class Figure3(Figure):
     claim = "The median of pi falls as workers are added, from 5 to 30, and changes over time."
     about = (
         "The runs of 1a. pi over the elements with delta != 0. In a round-robin order its median is near 0 from 10 "
-        "workers on, so its mean and the fraction that is blocked (pi = 0) stand beside it, and are what is judged."
+        "workers on, so its mean and the fraction that is blocked (pi = 0) are shown as well, and judged."
     )
     remark = (
         "Half of the elements and more are blocked at any moment, so the median is 0 nearly all the time; the "
-        "paper's, on a scale from 0 to 1, is not. Its workers arrived in an order of their own."
+        "paper's, on a scale from 0 to 1, is not. Its workers arrived in another order."
     )
     size = (9.0, 4.0)
 

@@ -37,7 +37,7 @@ class Figure4(Figure):
     )
     remark = (
         "The time falls faster than 1/n: smaller batches make more updates of the same samples, and each worker's "
-        "moment adds energy of its own."
+        "moment adds energy."
     )
     size = (9.0, 4.0)
 

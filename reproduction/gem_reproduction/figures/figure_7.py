@@ -31,8 +31,8 @@ class Figure7(Figure):
     claim = "AlexNet with an effective batch of 1024: 16 workers learn more a step than 8."
     about = (
         "The paper has photographs (ImageNet). Without --images FOLDER this figure has images that are made: 10 "
-        "classes of 64 x 64 pixels, each with a faint pattern of its own. It shows that a model of 57 million "
-        "parameters is served, and whom a step brings more; it says nothing about photographs. One seed."
+        "classes of 64 x 64 pixels, each with its faint pattern. It shows that a model of 57 million "
+        "parameters is served, and which rule gains more in a step; it says nothing about photographs. One seed."
     )
 
     remark = (

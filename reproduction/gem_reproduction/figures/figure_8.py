@@ -28,12 +28,12 @@ class Figure8(Figure):
     title = f"8 · The energy proxy's amplification kappa, {_WORKERS} workers"
     claim = "From kappa 1 to 3 learning is faster and the median of pi larger; kappa 4 begins to suffer."
     about = (
-        f"{_WORKERS} workers, and {_FEWER} beside them, since what too much energy does depends on how many spend it; "
+        f"{_WORKERS} workers, and {_FEWER} as well, since what too much energy does depends on how many spend it; "
         "kappa 1 are runs of 1a."
     )
     remark = (
         "Whether kappa 4 suffers depends on the number of workers, which the paper's claim does not name. That it is "
-        f"judged with {_WORKERS} was decided after a look at 5, 10 and 20: with 5 and {_FEWER} of them kappa 4 was no "
+        f"judged with {_WORKERS} was decided after runs with 5, 10 and 20: with 5 and {_FEWER} of them kappa 4 was no "
         "worse. So this verdict says less than the others do, which were declared before their runs."
     )
     size = (9.0, 4.0)

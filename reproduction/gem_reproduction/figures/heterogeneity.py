@@ -39,7 +39,7 @@ class Heterogeneity(Figure):
     )
     remark = (
         "GEM loses a third where half the workers are slow, and less where they die or come late, for 5/8 and 3/4 of "
-        "the gradients; nobody who joins late or is slow does harm. DANA has the lowest loss in all four cases with "
+        "the gradients; workers that join late or are slow do no harm. DANA has the lowest loss in all four cases with "
         "these 16 workers; from 30 on it learns nothing where the order is constant or a quarter is slow (see rules)."
     )
     size = (9.0, 4.0)

@@ -23,7 +23,7 @@ def storage_full(what: str, error: OSError) -> RefusedError:
     """RefusedError for a full disk."""
     return RefusedError(
         Reason.STORAGE_FULL,
-        f"{what}: {error.strerror}; free some room on the disk of --data-dir, and it goes on by itself",
+        f"{what}: {error.strerror}; free some room on the disk of --data-dir, and training continues",
         retry_after=RETRY_SECONDS,
     )
 

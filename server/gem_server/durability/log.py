@@ -175,14 +175,14 @@ class Log:
                     await _in_thread(self._files.allocate, file.descriptor, length)
                 except OSError as error:
                     if not is_full(error):
-                        self._fail("set room aside in", file, error)
+                        self._fail("reserve room in", file, error)
                         raise storage_failed() from error
                     full = error
                 else:
                     file.allocated = max(file.allocated, length)
                     return
             self._on_large()
-            raise storage_full("there is no room for the log, so nothing can be committed (pulls go on)", full)
+            raise storage_full("there is no room for the log, so nothing can be committed (pulls still work)", full)
 
     async def room_for_checkpoint(self, layout: Layout, checkpoint_bytes: int) -> None:
         """Ensure space for a checkpoint and the next log file, perhaps from the reserve. Raises OSError."""
@@ -201,7 +201,7 @@ class Log:
             await _in_thread(self._allocate_reserve, self.directory / RESERVE, self._reserve_bytes(checkpoint_bytes))
         except OSError as error:
             if not is_full(error):
-                self._fail("set room aside beside", None, error)
+                self._fail("reserve room next to", None, error)
         finally:
             self._is_short = False
 

@@ -42,14 +42,14 @@ def recover(data_dir: Path, *, with_moments: bool = True) -> Recovered | None:
     reference = saved.state.pop("log", None)
     if reference is not None and not directory.exists():
         logger.warning(
-            "there is no %s: going on from the checkpoint of clock %d alone, as from a backup", directory, saved.clock
+            "there is no %s: continuing from the checkpoint of clock %d alone, as from a backup", directory, saved.clock
         )
         reference = None
     if reference is None:
         if (path := _log_after(directory, saved.clock)) is not None:
             logger.warning(
-                "%s holds what came after another checkpoint than %s, which `latest` points to: going on from clock %d "
-                "without it",
+                "%s holds what came after another checkpoint than %s, which `latest` points to: continuing from clock "
+                "%d without it",
                 path,
                 (data_dir / checkpoint.LATEST).resolve().name,
                 saved.clock,
@@ -124,7 +124,7 @@ class _Chain:
             raise StartupError(
                 f"the log {self._path(number)} is missing: the checkpoint "
                 f"{(self._directory.parent / checkpoint.LATEST).resolve()} says that it holds what came after it; "
-                "bring it back, or remove the whole folder to go on from the checkpoint alone and lose what came after"
+                "bring it back, or remove the whole folder to continue from the checkpoint alone and lose the rest"
             )
         while self._clock != self._until and self._path(number).exists() and self._read_file(number, log_id):
             number, log_id = number + 1, b""
@@ -205,7 +205,7 @@ class _Chain:
             self._clock = last.last_clock
         if self._until is None and _any(data, end):
             logger.warning(
-                "%s: what begins at offset %d is not whole, and is cut off, as after a crash in the midst of a write",
+                "%s: what begins at offset %d is not whole, and is cut off, as after a crash during a write",
                 path,
                 end,
             )
@@ -246,5 +246,5 @@ def _highest(directory: Path) -> int:
 def _refused(path: Path, error: DamageError) -> StartupError:
     return StartupError(
         f"the log {path} is damaged at offset {error.offset}: {error}; bring the file back from a copy; or move "
-        f"the folder {path.parent} away, to go on from the checkpoint alone and lose what came after it"
+        f"the folder {path.parent} away, to continue from the checkpoint alone and lose what came after it"
     )

@@ -297,7 +297,7 @@ class Applier:
         if (request.version not in (None, newest)) or (is_lost and (request.version or self._is_secondary)):
             raise RefusedError(
                 Reason.STALE_BASE,
-                "the session's snapshot is not of the version to go on with any more: pull from the start",
+                "the session's snapshot is no longer of the version to continue: pull from the start",
             )
         if session.held is None or is_lost:
             await self.refresh(session)

@@ -295,7 +295,7 @@ class StagingPool:
         """Refuse the last; raises if that is `hold`."""
         refusal = RefusedError(
             Reason.WAITING_ROOM,
-            f"{self.waiting} calls are waiting for one of {self.capacity} staging buffers: come back later (or raise "
+            f"{self.waiting} calls are waiting for one of {self.capacity} staging buffers: retry later (or raise "
             "--waiting-room, or have more --staging-buffers)",
             retry_after=RETRY_SECONDS,
         )

@@ -38,8 +38,8 @@ def warning(settings: ServerSettings) -> str | None:
     if _asked_for(settings) or is_loopback(settings.host):
         return None
     return (
-        f"whoever reaches {settings.bind} can train, read the parameters and end the run: give --tokens FILE or "
-        "--tls-client-ca FILE, unless all in this network may"
+        f"anyone who can connect to {settings.bind} can train, read the parameters and end the run: give --tokens FILE "
+        "or --tls-client-ca FILE, unless all in this network may"
     )
 
 

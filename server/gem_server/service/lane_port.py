@@ -144,7 +144,7 @@ class LanePort:
         if hello.magic != lane.MAGIC or hello.version != lane.VERSION:
             raise IllegalFrameError(f"a HELLO of version {hello.version}; this server speaks {lane.VERSION}")
         if hello.incarnation != self.incarnation:
-            raise IllegalFrameError("a HELLO for another server, or for this one before it was restarted: Join tells")
+            raise IllegalFrameError("a HELLO for another server, or for this one before its restart: join again")
 
     async def _serve_after_hello(self, connection: LaneConnection) -> None:
         self._strangers.pop(connection, None)

@@ -83,7 +83,7 @@ def check_size(kind: type[Message], size: int, limit: int = FIELDS_BYTES) -> Non
     """Raise MALFORMED above `limit`."""
     if size > limit:
         raise RefusedError(
-            Reason.MALFORMED, f"{size} bytes of {kind.DESCRIPTOR.name} beside its chunk: send at most {limit}"
+            Reason.MALFORMED, f"{size} bytes of {kind.DESCRIPTOR.name} apart from its chunk: send at most {limit}"
         )
 
 

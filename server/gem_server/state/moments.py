@@ -48,5 +48,5 @@ def require_moments(rule: UpdateRule) -> None:
     """Raise RuleError if a restart could continue nothing."""
     if rule.vectors_per_worker < 2 or not rule.keeps_run or not rule.sends_parameters:
         raise RuleError(
-            f"rule {rule.name!r} has no vectors of a worker that could go on after a restart: leave out --keep-moments"
+            f"rule {rule.name!r} has no vectors of a worker to keep over a restart: leave out --keep-moments"
         )

@@ -259,7 +259,7 @@ class Sessions:
         self.end(
             session,
             WorkerState.FINISHED if self.run.state_for(session.worker) is RunState.FINISHED else WorkerState.LEFT,
-            RefusedError(Reason.UNKNOWN_SESSION, "this session has left: Join again to go on"),
+            RefusedError(Reason.UNKNOWN_SESSION, "this session has left: Join again to continue"),
         )
 
     def expire(self, now: float) -> list[Session]:

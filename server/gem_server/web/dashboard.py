@@ -134,9 +134,9 @@ class Dashboard:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wanted.wait(), pause - SHORTEST_SECONDS)
         except RefusedError:
-            logger.info("the dashboard ends: what the server knows by now is not to be told any more")
+            logger.info("the dashboard ends: the server does not report any more")
         except Exception:
-            logger.exception("the dashboard cannot show the run; viewers are let go")
+            logger.exception("the dashboard cannot show the run; viewers are disconnected")
         finally:
             for viewer in self._viewers:
                 viewer.let_go(_event("end", {}) if self._closing else b"")

@@ -93,7 +93,8 @@ class ParametersReceiver:
         version = Version.from_wire(header.version)
         if header.offset != self.received or (self.version is not None and version != self.version):
             raise ServerMisbehavedError(
-                f"the server goes on with {version} at byte {header.offset}, not with {self.version} at {self.received}"
+                f"the server continues with {version} at byte {header.offset}, "
+                f"not with {self.version} at {self.received}"
             )
         self.version = version
         self._handle = header.shared_memory if header.HasField("shared_memory") else None

@@ -32,8 +32,8 @@ class ClientSettings(BaseSettings):
         gt=0,
         description="Seconds (default 300) for which the server may stay unreachable, or unable to complete "
         "one and the same call, before the client gives up with ServerUnavailableError. It also bounds how long join() "
-        "waits for a server that is not there yet. Longer rides out slower restarts; shorter ends a job sooner "
-        "whose server is gone for good. 'inf' waits for ever.",
+        "waits for a server that is not there yet. Longer survives slower restarts; shorter ends a job sooner "
+        "whose server does not come back. 'inf': no limit.",
     )
     progress_timeout: Seconds = Field(
         default=60.0,
@@ -45,8 +45,8 @@ class ClientSettings(BaseSettings):
     )
     heartbeat_interval: Seconds = Field(
         default=30.0,
-        description="Seconds (default 30) without any call, or without a word from a server that has the next "
-        "one, after which the client tells the server that it is alive, and learns whether the server is. Must be well "
+        description="Seconds (default 30) without any call, or without an answer to one, after which the client sends "
+        "a heartbeat, and learns whether the server is alive. Must be well "
         "below the server's session_timeout (120 s or more), or sessions of slow workers expire and lose their moment.",
     )
     backoff_first: Seconds = Field(
@@ -122,8 +122,7 @@ class ClientSettings(BaseSettings):
     )
     insecure: bool = Field(
         default=False,
-        description="Allow to send the token without TLS beyond this machine, where whoever is on the path can read "
-        "it.",
+        description="Allow to send the token without TLS beyond this machine: others on the network path can read it.",
         json_schema_extra={"panel": "Security"},
     )
 

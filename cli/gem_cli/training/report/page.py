@@ -130,7 +130,7 @@ def _loss_over_samples(contents: Contents) -> str:
     curve = Curve("training, on the workers' own batches", "blue", points if contents.samples_per_commit else ())
     drawn = charts.line_chart("Loss over samples", [curve], end=0, from_zero=False, is_time=False)
     about = "The same over the training samples of all workers together: more workers save time, not samples."
-    missing = contents.missing or "The workers did not tell their batch size: ps.step(loss, samples=len(batch))."
+    missing = contents.missing or "The workers did not report their batch size: ps.step(loss, samples=len(batch))."
     return _panel("samples", "Loss over samples", about, drawn, missing)
 
 

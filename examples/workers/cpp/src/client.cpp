@@ -71,7 +71,7 @@ void Client::leave(const std::string& reason) noexcept {
 }
 
 // Make a unary call until it is answered. It does not reset the patience: as a part of a recovery it must not let the
-// whole go on for ever.
+// whole continue without limit.
 template <class Call>
 auto Client::persist(bool bounded, Call call) {
   for (;;) {

@@ -107,7 +107,7 @@ class Client {
   double next_eta_ = 0;
   std::uint64_t last_applied_ = 0;
   // The version that the server keeps for this session, and that `into` holds. Unset when that is in doubt: then only a
-  // pull goes on.
+  // pull continues.
   std::optional<v1::Version> held_;
   // Made by Join: a delta, and parameters.
   std::optional<PayloadFormat> delta_format_;

@@ -76,7 +76,7 @@ class Stream {
   // The status of a call that has ended.
   grpc::Status finish();
 
-  // Whether the call goes on, as far as is known. Does not block.
+  // Whether the call is still open, as far as known. Does not block.
   [[nodiscard]] bool is_open();
 
  private:

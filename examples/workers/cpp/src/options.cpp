@@ -23,7 +23,7 @@ Joins a gemps server, trains a perceptron on digits until the run is finished, a
   --task FILE                 what `gemps export-task digits` wrote; else digits.json
   --delta-wire-type TYPE      how deltas travel: float32, float16, bfloat16 or int8_block
   --parameter-wire-type TYPE  how parameters travel: the same
-  --commits N                 leave after N commits, though the run goes on
+  --commits N                 leave after N commits, though the run continues
   --parameters N              train nothing: commit N parameters again and again, and tell how fast that was
   --log-interval SECONDS      between two lines of progress; else 5, and 0.5 on a terminal; 0: every step
   --help

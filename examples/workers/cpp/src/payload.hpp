@@ -75,7 +75,7 @@ class PayloadReader {
  public:
   PayloadReader(const PayloadFormat& format, Tensors& into);
 
-  // Bytes that have come, from 0 on: where the next chunk starts, and a torn transfer goes on.
+  // Bytes that have come, from 0 on: where the next chunk starts, and a torn transfer continues.
   [[nodiscard]] std::uint64_t received() const noexcept { return received_; }
 
   // The stream is another one: its footer counts its own chunks, while the checksum is over all bytes.

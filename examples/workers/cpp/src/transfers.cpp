@@ -97,7 +97,7 @@ class Client::Receiver {
       throw ServerMisbehaved("the server sends other parameters than were asked for");
     }
     if (header.offset() != received() || (version_ && !same_version(*version_, header.version()))) {
-      throw ServerMisbehaved("the server goes on with another version, or elsewhere, than it was asked to");
+      throw ServerMisbehaved("the server continues with another version or offset than requested");
     }
     version_ = header.version();
     reader_.next_stream();

@@ -11,14 +11,14 @@ using gemps::Backoff;
 using gemps::Refused;
 using gemps::Seconds;
 
-// A backoff that does not sleep: what it would have slept, and what it told.
+// A backoff that does not sleep: what it would have slept, and what it reported.
 struct Watched {
   explicit Watched(Seconds limit = Seconds(300))
       : backoff(
-            "host:1", limit, [this](const std::string& text) { told.push_back(text); },
+            "host:1", limit, [this](const std::string& text) { reported.push_back(text); },
             [this](Seconds nap) { naps.push_back(nap); }) {}
 
-  std::vector<std::string> told;
+  std::vector<std::string> reported;
   std::vector<Seconds> naps;
   Backoff backoff;
 };
@@ -35,13 +35,13 @@ TEST("backoff", "pauses grow to two seconds, and begin anew after a success") {
   CHECK(watched.naps.back() <= Seconds(0.15));
 }
 
-TEST("backoff", "trouble is told once, and its end") {
+TEST("backoff", "trouble is reported once, and its end") {
   Watched watched;
   for (int i = 0; i < 3; ++i) watched.backoff.failed("refused");
-  CHECK(watched.told.size() == 1);
+  CHECK(watched.reported.size() == 1);
   watched.backoff.succeeded();
   watched.backoff.succeeded();
-  CHECK(watched.told.size() == 2);
+  CHECK(watched.reported.size() == 2);
 }
 
 TEST("backoff", "it gives up when nothing has succeeded for too long") {

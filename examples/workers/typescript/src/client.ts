@@ -43,7 +43,7 @@ export class Client {
     return this.#servers.state;
   }
 
-  /** As the server told them last. */
+  /** As the server sent them last. */
   get deltaSettings(): DeltaSettings {
     const {
       localSteps = 0,

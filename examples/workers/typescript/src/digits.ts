@@ -66,7 +66,7 @@ export class Digits implements Task {
     return { ...this.model.evaluate(parameters, this.#heldOut), samples: this.#heldOut.labels.length };
   }
 
-  /** Each pass over all samples in an order of its own; samples left over come in another pass. */
+  /** Each pass over all samples in another order; samples left over come in another pass. */
   *#inRandomOrder(seed: number, rank: number): Generator<Uint32Array> {
     for (let epoch = 0; ; epoch++) {
       const order = permutation(this.#train.labels.length, randomNumbers(seed, rank, epoch));

@@ -8,7 +8,7 @@ import type { ClientSettings } from './settings.js';
 export class Patience {
   #failingSince: number | undefined;
   #pause: number;
-  #told = false;
+  #reported = false;
 
   constructor(
     private readonly settings: ClientSettings,
@@ -62,16 +62,16 @@ export class Patience {
 
   /** A call got through to its end. */
   succeeded(): void {
-    if (this.#told) this.tell('the server answers again');
-    this.#told = false;
+    if (this.#reported) this.tell('the server answers again');
+    this.#reported = false;
     this.#failingSince = undefined;
     this.#pause = this.settings.backoffFirst;
   }
 
   /** Once for each trouble: a line for every attempt would be a flood. */
   #say(text: string): void {
-    if (!this.#told) this.tell(text);
-    this.#told = true;
+    if (!this.#reported) this.tell(text);
+    this.#reported = true;
   }
 
   async #sleep(ms: number): Promise<void> {

@@ -58,7 +58,7 @@ export class PayloadFormat {
     return found;
   }
 
-  /** Whether a chunk may end, or a torn transfer go on, there. */
+  /** Whether a chunk may end, or a torn transfer continue, there. */
   isBorder(offset: number): boolean {
     const region = this.#regions.find(({ start, end }) => start <= offset && offset <= end);
     return region === undefined ? offset === 0 : this.#borderBefore(region, offset) === offset;

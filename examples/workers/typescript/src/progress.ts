@@ -23,7 +23,7 @@ export class Progress {
     console.error(`${this.worker}: ${text}`);
   }
 
-  /** A step is done; without a verdict its delta does not count, or nobody knows what became of it. */
+  /** A step is done; without a verdict its delta does not count, or its outcome is unknown. */
   step(loss: number, eta: number, isApplied: boolean, verdict: Verdict | undefined): void {
     this.#steps++;
     if (!isApplied) this.#dropped++;

@@ -13,7 +13,7 @@ const LARGEST = 1e30;
 /** What arrived is not what was sent: the transfer has to start over. */
 export class Damaged extends Error {}
 
-/** Lives through all attempts of one transfer: what has arrived stays, and a resumed pull goes on behind it. */
+/** Lives through all attempts of one transfer: what has arrived stays, and a resumed pull continues behind it. */
 export class Receiver {
   #payload: Uint8Array;
   #received = 0;
@@ -27,7 +27,7 @@ export class Receiver {
     this.#payload = new Uint8Array(format.byteCount);
   }
 
-  /** Bytes that have arrived in order: a border, at which a torn transfer can go on. */
+  /** Bytes that have arrived in order: a border, at which a torn transfer can continue. */
   get received(): number {
     return this.#received;
   }
@@ -63,13 +63,13 @@ export class Receiver {
     const isNext = header.offset === BigInt(this.#received);
     if (!isNext || (this.version !== undefined && !sameVersion(this.version, header.version))) {
       throw new Misbehaved(
-        `the server goes on with ${showVersion(header.version)} at byte ${header.offset}, ` +
+        `the server continues with ${showVersion(header.version)} at byte ${header.offset}, ` +
           `not with ${showVersion(this.version)} at ${this.#received}`,
       );
     }
     this.version = header.version;
     this.#announced = true;
-    this.#chunksOfStream = 0; // the footer counts those of its own stream, but its CRC is of all bytes
+    this.#chunksOfStream = 0; // the footer counts those of its stream, but its CRC is of all bytes
   }
 
   /** The next chunk. Throws Damaged. */

@@ -53,7 +53,7 @@ export class Session {
   state: ModelState = { parameters: new Float32Array(0), buffers: new Uint8Array(0) };
   /** The newest sequence that the server is known to have applied. */
   lastApplied = 0n;
-  /** The learning rate of the next commit, as Join or the last verdict told it. */
+  /** The learning rate of the next commit, as Join or the last verdict gave it. */
   eta = 0;
   runState: RunState = RunState.WAITING;
   #joined: JoinResponse | undefined;
@@ -71,7 +71,7 @@ export class Session {
     public shard = new Shard(),
   ) {}
 
-  /** What the last Join told. */
+  /** What the last Join returned. */
   get joined(): JoinResponse {
     if (this.#joined === undefined) throw new Error('join() first');
     return this.#joined;
@@ -100,7 +100,7 @@ export class Session {
     const { chunkBytes, incarnation } = response;
     const delta = chosen(response.deltaWireType, this.identity.deltaWireTypes);
     const parameters = chosen(response.parameterWireType, this.identity.parameterWireTypes);
-    if (response.settings === undefined) throw new Misbehaved('the server told no settings of the run');
+    if (response.settings === undefined) throw new Misbehaved('the server sent no settings of the run');
     if (chunkBytes > LARGEST_CHUNK || chunkBytes < Math.max(delta.unitBytes, parameters.unitBytes)) {
       throw new Misbehaved(`the server wants chunks of ${chunkBytes} bytes`);
     }

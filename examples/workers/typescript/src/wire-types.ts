@@ -81,7 +81,7 @@ export function toFloat16(value: number): number {
   if (magnitude === INFINITY) return sign | 0x7c00;
   const exponent = (magnitude >>> 23) - 127;
   if (exponent < -25) return sign; // less than half of the smallest
-  // A normal float16 drops 13 bits of the significand; a subnormal one has no leading 1 of its own, and drops more.
+  // A normal float16 drops 13 bits of the significand; a subnormal one has no leading 1, and drops more.
   const dropped = exponent < -14 ? -1 - exponent : 13;
   const significand = exponent < -14 ? (magnitude & 0x7fffff) | 0x800000 : magnitude - (112 << 23);
   return sign | shiftHalfToEven(significand, dropped);

@@ -80,14 +80,14 @@ test('a payload that arrives whole is the state that was sent', () => {
   assert.deepEqual(receiver.finish(footer(payload, chunks.length)), STATE);
 });
 
-test('a transfer that was torn goes on where it ended, with a footer that counts its own chunks', () => {
+test('a torn transfer continues where it ended, with a footer that counts its own chunks', () => {
   const payload = FORMAT.encode(STATE);
   const chunks = FORMAT.chunks(1000);
   const receiver = new Receiver(FORMAT);
   receiver.announce(header(FORMAT));
   sendTo(receiver, payload, chunks.slice(0, 2));
   assert.equal(receiver.received, 2000);
-  assert.throws(() => receiver.announce(header(FORMAT)), Misbehaved); // from the start, though nobody asked for that
+  assert.throws(() => receiver.announce(header(FORMAT)), Misbehaved); // from the start, though it was not asked for
   receiver.announce(header(FORMAT, { offset: 2000n }));
   sendTo(receiver, payload, chunks.slice(2));
   assert.deepEqual(receiver.finish(footer(payload, chunks.length - 2)), STATE);

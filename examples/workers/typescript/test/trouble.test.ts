@@ -30,9 +30,9 @@ function refused(code: status, reason?: string, retryAfter?: number): Torn | Ref
 }
 
 /** A clock that sleeping moves on. */
-function patience(): { patience: Patience; pauses: number[]; told: string[] } {
+function patience(): { patience: Patience; pauses: number[]; reported: string[] } {
   const pauses: number[] = [];
-  const told: string[] = [];
+  const reported: string[] = [];
   let now = 0;
   const sleep = (ms: number): Promise<void> => {
     pauses.push(ms);
@@ -43,13 +43,13 @@ function patience(): { patience: Patience; pauses: number[]; told: string[] } {
   return {
     patience: new Patience(
       DEFAULTS,
-      (text) => told.push(text),
+      (text) => reported.push(text),
       stop,
       () => now,
       sleep,
     ),
     pauses,
-    told,
+    reported,
   };
 }
 
@@ -85,7 +85,7 @@ test('pauses grow, are jittered by half, and never shorter than the server asks 
 });
 
 test('patience ends when a call has failed for too long, and starts anew with a success', async () => {
-  const { patience: it, told } = patience();
+  const { patience: it, reported } = patience();
   const longTrouble = async (): Promise<void> => {
     for (let i = 0; i < 140; i++) await it.torn(new Torn('gone'));
   };
@@ -95,7 +95,7 @@ test('patience ends when a call has failed for too long, and starts anew with a 
   await assert.rejects(async () => {
     await longTrouble();
   }, Unavailable);
-  assert.deepEqual(told, [
+  assert.deepEqual(reported, [
     'trying again for up to 300 s: gone',
     'the server answers again',
     'trying again for up to 300 s: gone',
@@ -109,13 +109,13 @@ test('a refusal without a delay is not repeated', async () => {
   assert.deepEqual(pauses, []);
 });
 
-test('silence is asked about, and ends the call when nobody excuses it', async () => {
+test('silence is asked about, and ends the call when it is not excused', async () => {
   const never = new Promise<void>(() => undefined);
   const stop = new AbortController();
   let cancelled = 0;
   const call = { cancel: () => void cancelled++ };
   let asked = 0;
-  const excuse = (): Promise<void> => (++asked < 3 ? Promise.resolve() : Promise.reject(new Torn('nobody there')));
+  const excuse = (): Promise<void> => (++asked < 3 ? Promise.resolve() : Promise.reject(new Torn('no answer')));
   await assert.rejects(patiently(never, call, 1, excuse, stop.signal), Torn);
   assert.deepEqual([asked, cancelled], [3, 1]);
   const stopped = patiently(never, call, 60_000, excuse, stop.signal);

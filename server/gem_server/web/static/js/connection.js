@@ -48,7 +48,7 @@ export function follow(handlers) {
     try {
       return (await fetch("events", { method: "HEAD" })).status === 503;
     } catch {
-      return false; // nobody is there
+      return false; // no server answers
     }
   };
 

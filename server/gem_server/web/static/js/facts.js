@@ -138,23 +138,23 @@ function applied(status) {
 
 /** Above all: workers that need a look, and how the run ended. Renewed only when that changes: it is read aloud. */
 export function notices(run, link) {
-  const told = [];
-  if (link.text) told.push(["lost", link.text]);
-  if (!run.status) return told;
+  const found = [];
+  if (link.text) found.push(["lost", link.text]);
+  if (!run.status) return found;
   if (run.state === "finished") {
     const best = run.status.best_evaluation;
     const accuracy = best ? `; best test accuracy ${percent(best.accuracy)}` : "";
-    told.push(["finished", `The run is finished: ${applied(run.status)}${accuracy}.`]);
+    found.push(["finished", `The run is finished: ${applied(run.status)}${accuracy}.`]);
   }
   const troubled = run.workers.filter(condition);
   const usual = usualRate(run.workers);
   if (troubled.length > 3) {
-    told.push(["look", `${troubled.length} workers need a look: ${troubled.slice(0, 6).map((one) => `${one.name} (${condition(one)})`).join(", ")}${troubled.length > 6 ? " and others" : ""}.`]);
+    found.push(["look", `${troubled.length} workers need a look: ${troubled.slice(0, 6).map((one) => `${one.name} (${condition(one)})`).join(", ")}${troubled.length > 6 ? " and others" : ""}.`]);
   } else {
     // Without the seconds, which would have it read aloud again and again; the table has them.
-    for (const one of troubled) told.push([condition(one) === "gone" ? "gone" : "look", `${one.name} is ${condition(one)}. ${SHORT[condition(one)] ?? reason(one, usual)}`]);
+    for (const one of troubled) found.push([condition(one) === "gone" ? "gone" : "look", `${one.name} is ${condition(one)}. ${SHORT[condition(one)] ?? reason(one, usual)}`]);
   }
-  return told;
+  return found;
 }
 
 const SHORT = {

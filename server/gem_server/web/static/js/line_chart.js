@@ -250,7 +250,7 @@ function lastKnown(values, index) {
   return null;
 }
 
-// What a curve looks like, so that it is told by more than its colour.
+// What a curve looks like, so that it differs by more than its colour.
 function sample(one) {
   const line = makeSvg("line", { x1: 1, y1: 5, x2: 21, y2: 5, "stroke-width": 2.4, class: `of-${one.colour}`, "stroke-dasharray": DASHES[one.dash ?? "solid"].join(" ") || "none" });
   const dot = one.points ? [makeSvg("circle", { cx: 11, cy: 5, r: 3.4, class: `of-${one.colour}` })] : [];

@@ -132,12 +132,12 @@ function drawStatus() {
 }
 
 function drawNotices() {
-  const told = notices(run, link);
+  const found = notices(run, link);
   const box = byId("notices");
-  const key = told.map(([kind, text]) => kind + text).join("\n");
+  const key = found.map(([kind, text]) => kind + text).join("\n");
   if (box.dataset.key === key) return;
   box.dataset.key = key;
-  box.replaceChildren(...told.map(([kind, text]) => make("p", { class: "notice", "data-kind": kind }, text)));
+  box.replaceChildren(...found.map(([kind, text]) => make("p", { class: "notice", "data-kind": kind }, text)));
 }
 
 const wanted = new Set();
@@ -189,7 +189,7 @@ function words(state, moment) {
   if (state === "full") return "The server has as many viewers as it takes: close another page of it. Trying again.";
   if (state === "late") return `No news of the server since ${moment}: it hangs, or is cut off.`;
   if (state !== "lost") return "";
-  if (link.ended) return `The server has ended. What you see is its last report, of ${moment}; this page goes on when it is back.`;
+  if (link.ended) return `The server has ended. What you see is its last report, of ${moment}; this page continues when it is back.`;
   const shown = moment ? ` What you see is of ${moment}.` : "";
   return `The server cannot be reached: it has ended, or is cut off.${shown} Trying again.`;
 }

@@ -7,7 +7,7 @@ export const CONDITIONS = ["gone", "silent", "slow", "muted"];
 export class Run {
   constructor() {
     this.status = null;
-    this.hasFactors = null; // whether the rule has a pi for each element; null: not told yet
+    this.hasFactors = null; // whether the rule has a pi for each element; null: not known yet
     this.intervals = [];
     this.evaluations = [];
     this.tensors = { names: [], columns: [] };

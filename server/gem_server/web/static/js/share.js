@@ -95,7 +95,7 @@ export class Share extends View {
   }
 }
 
-// So that a worker in trouble is told by more than its colour.
+// So that a worker in trouble differs by more than its colour.
 function hatch(pen, x, y, width, height) {
   pen.save();
   pen.beginPath();

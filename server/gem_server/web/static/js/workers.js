@@ -4,7 +4,7 @@ import { byId, define, make, makeSvg, mark, say } from "./dom.js";
 import { UNKNOWN, bytes, count, duration, mean, number, percent, shortTime, word } from "./format.js";
 import { CONDITIONS, condition, isLive } from "./run.js";
 
-// Each has a shape of its own, so that none is told by its colour alone.
+// Each has another shape, so that they differ by more than colour.
 const SHAPES = {
   well: { d: "M8 4.2a3.8 3.8 0 1 0 .01 0z", fill: "currentColor" },
   gone: { d: "M3.5 3.5l9 9M12.5 3.5l-9 9" },
@@ -21,7 +21,7 @@ const COLUMNS = [
   { key: "device", text: true, head: "device", about: "Where it computes, as it said when it joined.", sort: (one) => one.device, show: (one) => one.device || UNKNOWN },
   { key: "host", text: true, head: "host", about: "Its machine or container, and what started it there.", sort: host, show: (one) => host(one) || UNKNOWN },
   { key: "commits", head: "commits", about: "Applied commits of this name, over all its sessions.", sort: (one) => one.commits, show: (one) => count(one.commits) },
-  { key: "steps", head: "local steps", about: "Gradients in its commits, or steps of its own optimizer.", sort: (one) => one.local_steps, show: (one) => count(one.local_steps) },
+  { key: "steps", head: "local steps", about: "Gradients in its commits, or steps of the worker's optimizer.", sort: (one) => one.local_steps, show: (one) => count(one.local_steps) },
   { key: "rate", head: "commits/s", about: "Commits a second over the last ten seconds.", sort: (one) => one.commits_per_second, show: (one) => number(one.commits_per_second) },
   { key: "loss", head: "loss", about: "Training loss of its newest commit.", sort: (one) => one.loss, show: (one) => number(one.loss) },
   { key: "staleness", head: "staleness", about: "Commits of others between its snapshot and its commit, mean over its commits.", sort: (one) => one.staleness_mean, show: (one) => (one.commits ? mean(one.staleness_mean) : UNKNOWN) },
