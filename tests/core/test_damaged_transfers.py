@@ -183,7 +183,7 @@ def test_the_first_refusal_is_repeated_in_the_later_ones() -> None:
 
 def test_going_on_within_an_element_is_refused() -> None:
     transfer = awkward_transfer()
-    with pytest.raises(ChunkError, match="cannot go on at offset 6"):
+    with pytest.raises(ChunkError, match="cannot continue at offset 6"):
         RawAssembler(transfer.payload, memoryview(bytearray(transfer.payload.byte_count)), start=6)
 
 
