@@ -28,8 +28,7 @@ Seconds until a transformer of 137 thousand parameters ([model, text and optimiz
 loss of {target:g} nats a byte, with {workers} workers and batches of {batch} windows each, from the moment when all
 are ready. Median of {rounds} rounds, lowest and highest; MB that all hosts sent. Where the target
 was not reached, the last loss that was evaluated. A run has 300 s; those of Flower, torch-rpc (but for `slow-network`)
-and post-local SGD have 200 s. Empty: not run, or not
-valid.
+and post-local SGD have 200 s. Empty: not run, or not valid.
 
 {table}
 
@@ -74,7 +73,7 @@ loss of {digits.target:g}, evaluated every {digits.evaluation_seconds:g} s; one 
 
 {digits_verdicts}
 
-An earlier run with half as many rates, one seed in the search and an evaluation a second missed the goal of
+An earlier run with two rates for each contender, one seed in the search and an evaluation a second missed the goal of
 `all-together`: 3.91 in 9 rounds.
 
 ## Goodput

@@ -318,7 +318,7 @@ def facts(status: Status) -> list[tuple[str, str]]:
     workers = [worker for worker in status.get("workers", ()) if state(worker, "state") in LIVE]
     if overlapping := sum(bool(worker.get("overlap")) for worker in workers):
         found.append(
-            ("overlap", f"{overlapping} of {len(workers)} workers: staleness counts one of their own commits, too")
+            ("overlap", f"{overlapping} of {len(workers)} workers: staleness includes the worker's previous commit")
         )
     ways = Counter(way for way in map(exchange, workers) if way in _TRANSPORTS.values())
     if ways:

@@ -298,7 +298,8 @@ class ServerSettings(BaseSettings):
     exit_when_finished: bool = Field(
         False,
         description="End the process, with a checkpoint and exit code 0, when the budget is spent and all workers have "
-        "left (or --exit-grace later). A finished run that is resumed waits until its workers have got this answer.",
+        "left (or --exit-grace later). A finished run that is resumed first waits for its "
+        "workers, so that they can leave.",
         json_schema_extra={"panel": "Budget"},
     )
     exit_grace: Seconds = Field(

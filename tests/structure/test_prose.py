@@ -23,9 +23,9 @@ def test_messages_are_plain() -> None:
 
 
 def test_a_message_is_a_string_of_several_words_and_no_docstring() -> None:
-    source = '"""One of its own."""\nNAME = "whoever"\nraise E(f"{NAME}: nobody is here")\n'
-    assert COMMAND["message_text"](source).split() == [":", "nobody", "is", "here"]
-    assert COMMAND["proto_text"]("// whoever\nmessage A {} // told\n").split() == ["whoever", "told"]
+    source = '"""A docstring with words."""\nNAME = "port"\nraise E(f"{NAME}: already in use")\n'
+    assert COMMAND["message_text"](source).split() == [":", "already", "in", "use"]
+    assert COMMAND["proto_text"]("// Seconds.\nmessage A {} // Empty.\n").split() == ["Seconds.", "Empty."]
 
 
 def test_code_blocks_of_a_page_do_not_count() -> None:

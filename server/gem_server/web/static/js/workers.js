@@ -4,7 +4,7 @@ import { byId, define, make, makeSvg, mark, say } from "./dom.js";
 import { UNKNOWN, bytes, count, duration, mean, number, percent, shortTime, word } from "./format.js";
 import { CONDITIONS, condition, isLive } from "./run.js";
 
-// Each has another shape, so that they differ by more than colour.
+// Each has a different shape, not only a different colour.
 const SHAPES = {
   well: { d: "M8 4.2a3.8 3.8 0 1 0 .01 0z", fill: "currentColor" },
   gone: { d: "M3.5 3.5l9 9M12.5 3.5l-9 9" },
