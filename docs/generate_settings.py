@@ -56,21 +56,21 @@ class Group:
 GROUPS = (
     Group(
         "Server",
-        "Of `gemps serve`; and of `gemps train`, but for `--data-dir`, `--ready-file`, `--exit-when-finished`, "
+        "For `gemps serve`, and for `gemps train` except `--data-dir`, `--ready-file`, `--exit-when-finished`, "
         "`--log-format` and those of shards, which it sets itself.",
         ServerSettings,
     ),
     Group(
         "Worker",
-        "Of `gemps work`; and of `gemps train`, but for `--server` and `--worker-name`, which it sets itself, and "
+        "For `gemps work`, and for `gemps train` except `--server` and `--worker-name`, which it sets itself, and "
         "`--log-format`. `gemps evaluate` takes those about data, model and device. A script with a `ParameterServer` "
         "reads `GEMPS_SERVER`, `GEMPS_WORKER_NAME`, `GEMPS_DELTA_WIRE` and `GEMPS_PARAMETER_WIRE`, and no others.",
         WorkerSettings,
     ),
-    Group("Training on one machine", "Of `gemps train`, beside those above.", TrainSettings),
+    Group("Training on one machine", "For `gemps train`, in addition to those above.", TrainSettings),
     Group(
         "Evaluator",
-        "Of `gemps evaluate --follow`; and of `gemps train`, but for `--keep-best`, since it keeps the best in the run "
+        "For `gemps evaluate --follow`, and for `gemps train` except `--keep-best`, since it keeps the best in the run "
         "folder.",
         EvaluatorSettings,
     ),
@@ -81,9 +81,9 @@ GROUPS = (
     ),
     Group(
         "Client library",
-        "How patient a worker is with its network and its server, and how it proves who it is: of every command that "
-        "talks to a server and of a script with a `ParameterServer` alike. Variables; of those under Security some are "
-        "flags of these commands, too, as `--credentials`. A script can also give `ParameterServer` a `ClientSettings` "
+        "How patient a worker is with its network and its server, and how it proves who it is: for every command that "
+        "talks to a server and a script with a `ParameterServer`. These are variables; some under Security are "
+        "also flags, as `--credentials`. A script can also give `ParameterServer` a `ClientSettings` "
         "with these as fields.",
         ClientSettings,
         has_flags=False,

@@ -80,7 +80,7 @@ class Given:
             origins = {name: _from_environment(settings, name) for name in environment}
             origins |= {name: f"{self._config}: {name} = {value!r}" for name, value in from_file.items()}
             origins |= {name: f"{flag(name)} {value}" for name, value in given.items()}
-            raise CommandError("; ".join(explain(one, origins) for one in error.errors()), USAGE) from None
+            raise CommandError(explain(error, origins), USAGE) from None
 
     def has_flag(self, settings: type[BaseSettings], name: str) -> bool:
         """Whether the flag was given."""
@@ -237,8 +237,15 @@ def _read_toml(path: Path, settings: Sequence[type[BaseSettings]]) -> dict[str, 
     return values
 
 
-def explain(error: ErrorDetails, origins: Mapping[str, str]) -> str:
-    """Format a pydantic error."""
+_FOLLOWS_FROM_ANOTHER = "default_factory_not_called"
+
+
+def explain(error: ValidationError, origins: Mapping[str, str]) -> str:
+    """Format pydantic's errors."""
+    return "; ".join(_line(one, origins) for one in error.errors() if one["type"] != _FOLLOWS_FROM_ANOTHER)
+
+
+def _line(error: ErrorDetails, origins: Mapping[str, str]) -> str:
     message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if not error["loc"]:
         named = set(re.findall(r"--[a-z0-9-]+", message))

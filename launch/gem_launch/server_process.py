@@ -230,7 +230,7 @@ def checked(settings: Mapping[str, Any], shards: int = 1) -> ServerSettings:
         variables = {name: variable(ServerSettings, name) for name in known}
         origins = {name: f"{one}={os.environ[one]}" for name, one in variables.items() if one in os.environ}
         origins |= {name: f"{name}={value!r}" for name, value in settings.items()}
-        raise ValueError("; ".join(explain(one, origins) for one in error.errors())) from None
+        raise ValueError(explain(error, origins)) from None
 
 
 def require_either(server: object, settings: Mapping[str, Any], shards: int) -> None:

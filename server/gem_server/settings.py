@@ -132,7 +132,7 @@ class ServerSettings(BaseSettings):
     )
     metrics: str = Field(
         "",
-        description="Address and port at which Prometheus finds /metrics, and nothing else is; as --dashboard.",
+        description="Address and port that serve only /metrics, for Prometheus; written as for --dashboard.",
         json_schema_extra={"panel": "Watching"},
     )
 
@@ -166,7 +166,7 @@ class ServerSettings(BaseSettings):
     kappa: float = _of_gem(
         "kappa",
         "How much energy the workers together may have, as a multiple of the proxy's. 2 is the paper's aggressive "
-        "setting; 4 begins to suffer.",
+        "setting; with 4 training begins to suffer.",
     )
     pi_min: float = _of_gem("pi_min", "Lower clamp of pi. Below 0 runs of five workers and more diverge.")
     pi_max: float = _of_gem(
@@ -350,7 +350,7 @@ class ServerSettings(BaseSettings):
     order_trace: Path | None = Field(
         None,
         description="With --order trace: the trace (of --record, or a simulated one) whose pulls and commits say which "
-        "rank is served when. Needs --min-workers of at least as many workers as have turns in it. When it is over, "
+        "rank is served when. Needs --min-workers of at least its number of workers. When it is over, "
         "requests are served as they come.",
         json_schema_extra={"panel": "Run"},
     )
@@ -409,7 +409,7 @@ class ServerSettings(BaseSettings):
         None,
         description="File that keeps a trace of the run: joins, pulls, restarts, and every commit with its delta, so "
         "that `gemps replay FILE` can do it all again. It grows by 4 bytes a parameter with every commit, and commits "
-        "wait for it to be written. With --resume a trace that is there is gone on with.",
+        "wait for it to be written. With --resume an existing trace is continued.",
         json_schema_extra={"panel": "Durability"},
     )
 
@@ -460,7 +460,7 @@ class ServerSettings(BaseSettings):
         MIB,
         ge=4096,
         le=2 * MIB,
-        description="Bytes a chunk. At most 2 MiB, so that the 4 MiB message limit of every gRPC client is met.",
+        description="Bytes of a chunk. At most 2 MiB, so that the 4 MiB message limit of every gRPC client is met.",
         json_schema_extra={"panel": "Limits"},
     )
     threads: int = Field(

@@ -171,7 +171,7 @@ class SimulationSettings(BaseSettings):
     network_time: float = Field(
         default=0.0,
         ge=0,
-        description="Virtual seconds of a message's way, in each direction.",
+        description="Virtual seconds that a message takes, in each direction.",
         json_schema_extra={"panel": "Time"},
     )
     network_rate: float = Field(

@@ -191,6 +191,10 @@ def test_bad_settings_exit_with_2_and_one_line() -> None:
     assert done.stdout == ""
 
 
+def test_a_wrong_value_on_which_a_default_depends_is_one_complaint() -> None:
+    assert gemps_here("serve", "--kappa", "-1").stderr == "gemps: --kappa -1: should be greater than or equal to 0\n"
+
+
 def test_fields_that_do_not_fit_together_exit_with_2_and_the_fix() -> None:
     done = gemps_here("serve", "--bind", "0.0.0.0:0")
     assert done.returncode == USAGE

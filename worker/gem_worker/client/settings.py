@@ -38,7 +38,7 @@ class ClientSettings(BaseSettings):
     progress_timeout: Seconds = Field(
         default=60.0,
         description="Seconds (default 60) without a single message moving before a call is examined. While "
-        "chunks are under way it is then ended and repeated; while the server has the next word (a commit may wait "
+        "chunks are under way it is then ended and repeated; while the client waits for an answer (a commit may wait "
         "for others), a heartbeat decides, after heartbeat_interval if that is shorter: an answering server is waited "
         "for, however long. Shorter notices a dead path sooner; below the time that one chunk needs on a slow network, "
         "nothing gets through.",
@@ -57,7 +57,7 @@ class ClientSettings(BaseSettings):
     )
     backoff_limit: Seconds = Field(
         default=2.0,
-        description="Seconds (default 2) that a pause between two attempts is at most, before jitter. It "
+        description="Longest pause between two attempts, in seconds (default 2), before jitter. It "
         "bounds how late a server that is back is noticed; with many workers it also bounds how many attempts a "
         "second reach a server that is starting.",
     )
