@@ -59,7 +59,8 @@ def gemps_here(
 ) -> subprocess.CompletedProcess[str]:
     """As `gemps`, in this process, which has its imports: for commands that start no others."""
     written, errors, code = io.StringIO(), io.StringIO(), None
-    handler, level = signal.getsignal(signal.SIGTERM), logging.root.level
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    level = logging.root.level
     with (
         pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(written),
@@ -78,7 +79,8 @@ def gemps_here(
         except SystemExit as ended:
             code = ended.code
         finally:
-            signal.signal(signal.SIGTERM, handler)
+            for number, handler in handlers.items():  # uvloop leaves its own for SIGINT
+                signal.signal(number, handler)
             logging.root.setLevel(level)
     status = code if isinstance(code, int) else int(code is not None)
     return subprocess.CompletedProcess(sys.argv, status, written.getvalue(), errors.getvalue())

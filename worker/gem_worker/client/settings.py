@@ -57,7 +57,7 @@ class ClientSettings(BaseSettings):
     )
     backoff_limit: Seconds = Field(
         default=2.0,
-        description="Longest pause between two attempts, in seconds (default 2), before jitter. It "
+        description="Seconds (default 2) of the longest pause between two attempts, before jitter. It "
         "bounds how late a server that is back is noticed; with many workers it also bounds how many attempts a "
         "second reach a server that is starting.",
     )
