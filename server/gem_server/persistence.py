@@ -166,8 +166,7 @@ class Persistence:
     def run_finished(self) -> None:
         """Request a checkpoint even if no commit is new."""
         if self.checkpointer is not None:
-            self.checkpointer.newest_version = None
-            self.checkpointer.soon()
+            self.checkpointer.require()
 
     @property
     def wait_durable(self) -> Callable[[], Awaitable[None]] | None:

@@ -665,7 +665,8 @@ class Server:
                 name, seconds = session.worker.name, self.sessions.timeout
                 about = {"event": "expired", "worker": name, "seconds": seconds}
                 logger.warning("worker %s expired: not heard of for %g s", name, seconds, extra=about)
-            for hold in self.staging.evict_stalled(self.settings.stall_timeout, self.queue.blocked()):
+            others_wait = self.queue.blocked() or self._ordering.is_initialize_awaited
+            for hold in self.staging.evict_stalled(self.settings.stall_timeout, others_wait):
                 name = hold.session.worker.name
                 about = {"event": "upload-stalled", "worker": name}
                 logger.warning("the upload of worker %s stalled: another worker gets its buffer", name, extra=about)
@@ -719,6 +720,8 @@ def _shared_settings(rule: UpdateRule, settings: ServerSettings) -> str:
         "precondition": rule.precondition,
         "state_type": settings.state_type,
         "durability": settings.durability_level,
+        "staging_buffers": settings.staging_buffers,
+        "keep_moments": settings.keep_moments,
         "settings": dict(sorted(rule.settings.items())),
     }
     return json.dumps(about)

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from gem_server.version import Version
 from safetensors import safe_open
 
 from gem_core import ElementType, Layout, Statistics, TensorKind, TensorSpec
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 from .builders import run
 
@@ -127,6 +128,22 @@ def test_failed_write_leaves_the_older_checkpoint_and_no_rubbish(tmp_path: Path)
     back = checkpoint.read_latest(tmp_path)
     assert back is not None
     assert back.clock == 1
+
+
+def test_what_a_killed_server_was_writing_is_removed(tmp_path: Path) -> None:
+    class Killed(Files):
+        def rename(self, source: Path, target: Path) -> None:
+            raise KeyboardInterrupt
+
+        def remove(self, path: Path) -> None:
+            pass
+
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.write_checkpoint(tmp_path, sample(), Killed())
+    (tmp_path / ".latest").symlink_to("elsewhere")
+    written = checkpoint.write_checkpoint(tmp_path, sample())
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [written.name]
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "latest"}
 
 
 def test_checkpoint_without_vectors_of_a_rule_has_no_file_of_them(tmp_path: Path) -> None:
@@ -265,6 +282,33 @@ async def test_finished_run_is_written_at_once_without_an_interval(tmp_path: Pat
         assert saved.state["finished_because"] == "enough"
     finally:
         await server.stop()
+
+
+async def test_run_that_finishes_while_a_checkpoint_is_written_is_stored_as_finished(tmp_path: Path) -> None:
+    class SlowDisk(Files):
+        may_rename = threading.Event()
+
+        def rename(self, source: Path, target: Path) -> None:
+            self.may_rename.wait(PATIENCE)
+            super().rename(source, target)
+
+    server = Server(ServerSettings(bind="127.0.0.1:0", data_dir=tmp_path, checkpoint_interval=0.05), files=SlowDisk())
+    await server.start()
+    try:
+        server.central.bind(LAYOUT, sample().parameters, sample().buffers)
+        unfinished = tmp_path / "checkpoints" / ".unfinished" / "checksums.json"
+        await eventually_async(unfinished.exists)
+        server.run.finish("enough")
+        SlowDisk.may_rename.set()
+        await eventually_async(lambda: finished_because(tmp_path) == "enough")
+    finally:
+        SlowDisk.may_rename.set()
+        await server.stop()
+
+
+def finished_because(data_dir: Path) -> object:
+    saved = checkpoint.read_latest(data_dir)
+    return saved and saved.state["finished_because"]
 
 
 def test_interval_needs_a_directory_only_when_it_was_asked_for() -> None:

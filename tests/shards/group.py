@@ -29,6 +29,20 @@ MODEL = Layout(
 )
 
 
+# Settings of all servers.
+SHARED = (
+    "rule",
+    "precondition",
+    "state_type",
+    "durability",
+    "resume",
+    "keep_moments",
+    "staging_buffers",
+    "stall_timeout",
+    "session_timeout",
+)
+
+
 class Group:
     """The servers of one run, shard 0 first."""
 
@@ -57,11 +71,7 @@ def start(shards: int, folder: Path | None = None, *, sockets: Path | None = Non
     `sockets`: folder for shared memory's.
     """
     address = f"127.0.0.1:{free_port()}"
-    shared = {
-        name: settings[name]
-        for name in ("rule", "precondition", "state_type", "durability", "resume")
-        if name in settings
-    }
+    shared = {name: settings[name] for name in SHARED if name in settings}
 
     def one(index: int) -> RealServer:
         own = {"primary": address, **shared} if index else {"bind": address, **settings}

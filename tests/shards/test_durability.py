@@ -1,20 +1,24 @@
 """Data directories of shards: common checkpoints, and resumption with another number of shards."""
 
 import asyncio
+import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gem_server.durability import model_files, recovery, shard_files
-from gem_server.errors import StartupError
+from gem_server.durability.files import Files
+from gem_server.errors import RefusedError, StartupError
 from gem_server.shards.agreement import PrimaryAgreement, SecondaryAgreement
 from gem_server.shards.operations import CheckpointCut, CheckpointWritten, Operation, Report
+from gem_worker.client import Observer, ServerRefusedError
 from safetensors.numpy import load_file
 
 from gem_core.registry import BFLOAT16, BUILT_IN, PRECONDITIONED
@@ -161,12 +165,39 @@ async def test_no_checkpoint_waits_for_a_shard_that_has_gone() -> None:
     agreement.cut()
     waiting = asyncio.ensure_future(agreement.wait_checkpoint())
     agreement.lost(2)
-    with pytest.raises(OSError, match="shard 2 is not connected"):
+    with pytest.raises(RefusedError, match="shard 2 has disconnected"):
         await asyncio.wait_for(waiting, 60)
     agreement.cut()
-    with pytest.raises(OSError, match="shard 2 is not connected"):
+    with pytest.raises(RefusedError, match="shard 2 has disconnected"):
         await asyncio.wait_for(agreement.wait_checkpoint(), 60)
     assert sent == [CheckpointCut(1), CheckpointCut(2)]
+
+
+def test_a_full_disk_of_one_shard_is_named_to_the_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename, full = Files.rename, [True]
+
+    def rename_if_room(self: Files, source: Path, target: Path) -> None:
+        if full and "1" in source.relative_to(tmp_path).parts:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        rename(self, source, target)
+
+    monkeypatch.setattr(Files, "rename", rename_if_room)
+    with (
+        serving(2, tmp_path, rule="downpour", durability="interval") as group,
+        Observer(group.address) as observer,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        worker = Worker(group.address, 0)
+        beginning = threads.submit(worker.begin)
+        try:
+            group.servers[1].until(lambda: group.servers[1].server.central.clock == 1)
+            refused = r"shard 1 could not write the checkpoint \(.*No space left on device\): see to the disk"
+            with pytest.raises(ServerRefusedError, match=refused):
+                observer.control("checkpoint", "now")
+        finally:
+            full.clear()
+        beginning.result(60)
+        worker.end()
 
 
 def test_a_merged_checkpoint_holds_what_a_server_would(tmp_path: Path) -> None:

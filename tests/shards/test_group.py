@@ -1,6 +1,8 @@
 """Starting and joining several servers."""
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -21,13 +23,15 @@ from gem_server.shards.secondary import SecondaryOrder
 from gem_server.state.sessions import Session
 from gem_worker import ParameterServer
 from gem_worker.client import Observer, RunFinishedError, ServerRefusedError
-from gemps.v1 import parameter_server_pb2_grpc, session_pb2, shards_pb2, status_pb2
+from gemps.v1 import parameter_server_pb2_grpc, parameters_pb2, session_pb2, shards_pb2, status_pb2
 from pydantic import ValidationError
 from torch import nn
 
+from gem_core import ElementType, Layout, TensorKind, TensorSpec
+from gem_core.shards import Shard
 from gem_core.wire_types import WireType
 from tests.client.real_server import RealServer
-from tests.shards.group import Group, Worker, free_port, serving
+from tests.shards.group import MODEL, Group, Worker, free_port, serving
 from tests.waiting import eventually, happens_async
 
 FOLLOW = "/gemps.v1.ParameterServerService/Follow"
@@ -158,7 +162,7 @@ def test_a_primary_says_which_shards_it_waits_for() -> None:
 def test_a_group_refuses_other_shards(group: Group) -> None:
     rule = (
         '{"rule": "downpour", "precondition": "none", "state_type": "float32", "durability": "none", '
-        '"settings": {"weight_decay": 0.0}}'
+        '"staging_buffers": 0, "keep_moments": false, "settings": {"weight_decay": 0.0}}'
     )
     assert "give both the same --rule, its settings" in follow(group.address).details()
     for invalid in ("[", "[]", '{"rule": %s}' % ("[" * 900 + "]" * 900), "[" * 9000):
@@ -177,6 +181,60 @@ def test_a_group_refuses_other_shards(group: Group) -> None:
 def test_a_shard_with_another_rule_does_not_start() -> None:
     with serving(2, rule="downpour") as started, pytest.raises(StartupError, match="give both the same --rule"):
         RealServer(shard="1/2", primary=started.address, rule="gem")
+
+
+@pytest.mark.parametrize("setting", [{"staging_buffers": 7}, {"keep_moments": True}])
+def test_a_shard_with_a_setting_that_must_be_equal_does_not_start(setting: dict[str, Any], tmp_path: Path) -> None:
+    message = rf"in {next(iter(setting))}, .*--staging-buffers, --keep-moments"
+    with serving(2, tmp_path, rule="gem") as started, pytest.raises(StartupError, match=message):
+        RealServer(shard="1/2", primary=started.address, data_dir=tmp_path / "other", rule="gem", **setting)
+
+
+def test_all_shards_have_as_many_staging_buffers() -> None:
+    """Or a round-robin worker waits for a buffer that a later one's piece holds."""
+    # Half of it is just short of a fifth of SMALL_BUFFERS_BYTES; the last shard has more than half.
+    layout = Layout(
+        [
+            TensorSpec("weight", (104_703,), ElementType.FLOAT32, TensorKind.PARAMETER),
+            TensorSpec("steps", (), ElementType.INT64, TensorKind.BUFFER),
+        ]
+    )
+    with serving(2) as group:
+        worker = Worker(group.address, 0, layout)
+        worker.begin()
+        assert [server.server.staging.capacity for server in group.servers] == [5, 5]
+        worker.end()
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_a_stalled_upload_of_first_parameters_makes_room_for_another(shard: int) -> None:
+    with serving(2, stall_timeout=1.0, rule="downpour") as group, ThreadPoolExecutor(1) as threads:
+        hung = Worker(group.address, 0)
+        hung.client.join()
+        session_id = group.servers[0].in_loop(lambda: group.servers[0].server.sessions.live()[0].session_id)
+        stop = threading.Event()
+
+        def parts(index: int) -> Iterator[parameters_pb2.InitializeRequest]:
+            layout = Shard(index, 2).layout_of(MODEL)
+            size = 4 * layout.parameter_count + layout.buffer_bytes
+            header = parameters_pb2.InitializeHeader(session_id=session_id, byte_count=size)
+            yield parameters_pb2.InitializeRequest(header=header)
+            stop.wait()
+
+        with contextlib.ExitStack() as stack:
+            stack.callback(stop.set)
+            calls = []
+            for index, server in enumerate(group.servers[: shard + 1]):
+                channel = stack.enter_context(grpc.insecure_channel(server.address))
+                stub = parameter_server_pb2_grpc.ParameterServerServiceStub(channel)
+                calls.append(stub.Initialize.future(parts(index)))
+                server.until(lambda server=server: server.server.staging.free < server.server.staging.capacity)
+            other = Worker(group.address, 1)
+            threads.submit(other.begin).result(30)
+            other.pull()
+            assert other.commit().applied
+            assert all(call.code() == grpc.StatusCode.ABORTED for call in calls), calls
+        other.end()
 
 
 def test_a_shard_with_other_durability_does_not_start(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def write_checkpoint(
         files.sync(data_dir)
     place = _unused_path(parent, checkpoint.clock)
     before = (data_dir / LATEST).resolve()
-    unfinished = parent / f".unfinished-{os.getpid()}"
+    unfinished = parent / ".unfinished"
     files.remove(unfinished)
     files.make_directory(unfinished)
     try:
@@ -321,7 +321,7 @@ def _unused_path(parent: Path, clock: int) -> Path:
 
 
 def _point_latest(files: Files, data_dir: Path, place: Path) -> None:
-    fresh = data_dir / f".{LATEST}-{os.getpid()}"
+    fresh = data_dir / f".{LATEST}"
     files.remove(fresh)
     files.link(fresh, place.relative_to(data_dir))
     files.rename(fresh, data_dir / LATEST)

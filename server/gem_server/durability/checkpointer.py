@@ -60,6 +60,7 @@ class Checkpointer:
         self._on_failure = on_failure
         self._one_at_a_time = asyncio.Lock()
         self._due = asyncio.Event()
+        self._is_required = False
         self._first: list[asyncio.Future[None]] = []
         self._commits = 0
         self.newest: Path | None = None
@@ -68,6 +69,11 @@ class Checkpointer:
 
     def soon(self) -> None:
         """Request a checkpoint if anything changed."""
+        self._due.set()
+
+    def require(self) -> None:
+        """Request a checkpoint even if no commit is new."""
+        self._is_required = True
         self._due.set()
 
     def count_commit(self, limit: int) -> None:
@@ -91,7 +97,9 @@ class Checkpointer:
                 await asyncio.wait_for(self._due.wait(), seconds or None)
             self._due.clear()
             self._commits = 0
-            if self._central.clock and self._central.version != self.newest_version:
+            is_required = self._is_required
+            if self._central.clock and (is_required or self._central.version != self.newest_version):
+                self._is_required = False
                 try:
                     await self.write()
                 except StorageError:
@@ -103,6 +111,7 @@ class Checkpointer:
                         extra={"event": "no-checkpoint", "error": str(error)},
                     )
                     self._resolve_first(error)
+                    self._is_required |= is_required
                     await asyncio.sleep(RETRY_SECONDS)
                     self._due.set()
 

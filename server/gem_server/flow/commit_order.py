@@ -36,6 +36,11 @@ class CommitOrder:
         """Keep a complete upload until the primary orders it; False: enqueue it now."""
         return False
 
+    @property
+    def is_initialize_awaited(self) -> bool:
+        """Whether a session waits to upload the first parameters."""
+        return False
+
     @asynccontextmanager
     async def initializing(self, session: Session) -> AsyncIterator[None]:
         """Wait until the session may upload the first parameters; a context for the upload."""

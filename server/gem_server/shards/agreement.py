@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing_extensions import override
 
 from gem_server.durability.agreement import Agreement
+from gem_server.durability.files import RETRY_SECONDS
 from gem_server.durability.log import Log
+from gem_server.errors import Reason, RefusedError
 from gem_server.shards.operations import (
     CheckpointComplete,
     CheckpointCut,
@@ -64,9 +66,13 @@ class PrimaryAgreement(Agreement):
     async def wait_checkpoint(self) -> None:
         await self._written.wait()
         if self._lost:
-            raise OSError(f"shard {self._lost} is not connected")
+            raise RefusedError(Reason.DRAINING, f"shard {self._lost} has disconnected", retry_after=RETRY_SECONDS)
         if self._error:
-            raise OSError(self._error)
+            raise RefusedError(
+                Reason.STORAGE_FULL,
+                f"{self._error}: see to the disk of its --data-dir, and training continues",
+                retry_after=RETRY_SECONDS,
+            )
         self._send(CheckpointComplete(self._checkpoint))
 
     def checkpoint_written(self, index: int, number: int, error: str) -> None:
@@ -75,7 +81,7 @@ class PrimaryAgreement(Agreement):
             return  # given up here
         self._missing.discard(index)
         if error:
-            self._error = f"shard {index}: {error}"
+            self._error = f"shard {index} could not write the checkpoint ({error})"
         if not self._missing:
             self._written.set()
 

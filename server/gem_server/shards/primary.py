@@ -134,6 +134,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         self._decision: Begin | RefusedError | None = None
         self.agreement = PrimaryAgreement(shard.count, self._send)
         self._initialize_lock = asyncio.Lock()
+        self._initializing = 0  # sessions, one of which uploads
         self._attempt = 0  # of an upload of first parameters
         self._has_parameters = False
         self._parameters_missing: set[int] = set()
@@ -301,19 +302,28 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         self._commits.pop(piece.session, None)
         self._send(CommitRefused(piece.session.session_id, piece.commit_id, refusal))
 
+    @property
+    @override
+    def is_initialize_awaited(self) -> bool:
+        return self._initializing > 1
+
     @asynccontextmanager
     @override
     async def initializing(self, session: Session) -> AsyncIterator[None]:
-        async with self._initialize_lock:
-            self._attempt += 1
-            self._parameters_missing = set(self._secondaries)
-            self._parameters_held.clear()
-            self._send(ParametersExpected(session.session_id, self._attempt))
-            try:
-                yield
-            finally:
-                if not self._has_parameters:
-                    self._send(ParametersExpected(b"", 0))
+        self._initializing += 1
+        try:
+            async with self._initialize_lock:
+                self._attempt += 1
+                self._parameters_missing = set(self._secondaries)
+                self._parameters_held.clear()
+                self._send(ParametersExpected(session.session_id, self._attempt))
+                try:
+                    yield
+                finally:
+                    if not self._has_parameters:
+                        self._send(ParametersExpected(b"", 0))
+        finally:
+            self._initializing -= 1
 
     @override
     async def wait_initialized(self, session: Session) -> None:

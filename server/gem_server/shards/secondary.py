@@ -103,6 +103,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         self._clocks: deque[int] = deque()
         self._first_expected = ParametersExpected(b"", 0)
         self._first: InitializeRequest | None = None
+        self._awaiting_first = 0  # sessions
         self._progress: set[asyncio.Future[None]] = set()
         self._applier: Applier
         self._central: CentralVariable
@@ -247,11 +248,20 @@ class SecondaryOrder(CommitOrder, CommitObserver):
             self._release(request, _replaced())
         return True
 
+    @property
+    @override
+    def is_initialize_awaited(self) -> bool:
+        return self._awaiting_first > 0
+
     @asynccontextmanager
     @override
     async def initializing(self, session: Session) -> AsyncIterator[None]:
-        while self._central.layout is None and self._first_expected.session_id != session.session_id:
-            await _wait(self._progress)
+        self._awaiting_first += 1
+        try:
+            while self._central.layout is None and self._first_expected.session_id != session.session_id:
+                await _wait(self._progress)
+        finally:
+            self._awaiting_first -= 1
         yield
 
     @override

@@ -18,10 +18,12 @@ RETRY_SECONDS = 10.0
 
 
 def count_buffers(wanted: int, layout: Layout | None) -> int:
-    """The number of staging buffers."""
+    """The number of staging buffers: the same on all shards, as a commit needs one on each."""
     if wanted or layout is None:
         return wanted or DEFAULT_BUFFERS
-    return default_buffers(FLOAT32_BYTES * layout.parameter_count + layout.buffer_bytes)
+    whole = layout.whole
+    vector_bytes = FLOAT32_BYTES * whole.parameter_count + whole.buffer_bytes
+    return default_buffers(vector_bytes // (layout.part.count if layout.part is not None else 1))
 
 
 @dataclass(slots=True)
