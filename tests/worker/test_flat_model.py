@@ -3,9 +3,13 @@
 import copy
 import hashlib
 import io
+import pickle
 import weakref
+from pathlib import Path
 
+import accelerate
 import pytest
+import safetensors.torch
 import torch
 from gem_worker.client.messages import layout_of, layout_to_wire
 from gem_worker.flat_model import FlatModel
@@ -253,6 +257,39 @@ def test_memory_that_was_replaced_under_a_parameter_is_taken_back_with_its_value
     flat.collect_gradients()
     assert_flat(flat)
     assert bool((parameter == 3).all())
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_memory_that_was_replaced_under_a_gradient_is_taken_back_with_its_values(channels_last: bool) -> None:
+    model, other = (make("channels-last").to(memory_format=torch.contiguous_format) for _ in range(2))
+    flat = FlatModel(model)
+    for step in range(3):
+        backward(model, step)
+        backward(other, step)
+        if channels_last:
+            model.to(memory_format=torch.channels_last)
+        else:
+            model.double().float()
+        for p in [*model.parameters(), *other.parameters()]:
+            assert p.grad is not None
+            p.grad.data = p.grad.data * 0.5
+        flat.collect_gradients()
+        assert_flat(flat)
+        for name, piece in collected(flat).items():
+            torch.testing.assert_close(piece, other.get_parameter(name).grad, rtol=1e-5, atol=1e-6)
+        flat.zero_gradients()
+        other.zero_grad()
+
+
+def test_libraries_save_a_flat_model_with_all_its_tensors(tmp_path: Path) -> None:
+    model = make("batch-norm")
+    before = len(pickle.dumps(model.state_dict()))
+    FlatModel(model)
+    safetensors.torch.save_model(model, str(tmp_path / "model.safetensors"))
+    assert load_file(tmp_path / "model.safetensors").keys() == model.state_dict().keys()
+    accelerate.Accelerator().save_model(model, tmp_path / "accelerate")
+    assert load_file(tmp_path / "accelerate" / "model.safetensors").keys() == model.state_dict().keys()
+    assert len(pickle.dumps(model.state_dict())) < 1.1 * before
 
 
 def test_an_optimiser_and_a_hook_made_before_flattening_go_on_working() -> None:

@@ -261,6 +261,39 @@ def test_gradients_can_be_clipped_between_unscaling_and_the_step() -> None:
     assert float(moved.norm()) == pytest.approx(0.01, rel=1e-3)
 
 
+def test_a_model_whose_memory_goes_to_other_processes_trains_as_another() -> None:
+    models = make("perceptron"), make("perceptron")
+    for model in models:
+        with ServerThread(rule="downpour", eta=0.1) as server, connect(server, model) as ps:
+            train(ps, 1)
+            if model is models[1]:
+                model.share_memory()
+            train(ps, 3)
+    for name, value in models[0].state_dict().items():
+        assert torch.equal(models[1].state_dict()[name], value), name
+
+
+def test_an_overflow_that_value_clipping_hides_is_skipped(server: ServerThread) -> None:
+    model = make("perceptron")
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    with connect(server, model) as ps:
+        scaler.scale(loss_of(model)).backward()
+        next(model.parameters()).grad.fill_(torch.inf)  # type: ignore[union-attr]
+        ps.unscale_(scaler)
+        torch.nn.utils.clip_grad_value_(model.parameters(), 1.0)
+        assert ps.step(scaler=scaler).skipped
+    assert scaler.get_scale() == 2.0
+
+
+@pytest.mark.parametrize("delta_wire", ["float32", "bfloat16"])
+def test_a_default_device_of_tensors_does_not_matter(server: ServerThread, delta_wire: WireName) -> None:
+    model = make("perceptron")
+    with torch.device("meta"), connect(server, model, delta_wire=delta_wire) as ps:
+        for parameter in model.parameters():
+            parameter.grad.fill_(0.1)  # type: ignore[union-attr]
+        assert ps.step().applied
+
+
 def test_something_else_than_a_scaler_is_refused(server: ServerThread) -> None:
     with connect(server, make("perceptron")) as ps:
         loss_of(ps.model).backward()

@@ -1,4 +1,4 @@
-"""A model whose parameters and gradients are views of flat buffers.
+"""A model whose parameters and gradients are parts of flat buffers' memory.
 
 The loop may break views (`zero_grad(set_to_none=True)`, `LSTM.flatten_parameters()`); `collect_gradients` repairs them.
 Not thread-safe.
@@ -101,7 +101,7 @@ class FlatModel:
         for one in self.trained:
             parameter = one.tensor
             gradient = parameter.grad
-            if gradient is one.gradient:
+            if _is_at(gradient, one.gradient):
                 continue
             if gradient is None:
                 one.gradient.zero_()
@@ -109,7 +109,7 @@ class FlatModel:
                 one.gradient.zero_().add_(gradient)
             else:
                 one.gradient.copy_(gradient)
-            parameter.grad = one.gradient
+            parameter.grad = _alone(one.gradient)
 
     @torch.no_grad()
     def move_gradients(self, place: Tensor) -> None:
@@ -120,8 +120,8 @@ class FlatModel:
         moved = []
         for one in self.trained:
             gradient = _like(place, one.start, one.tensor)
-            if one.tensor.grad is one.gradient:
-                one.tensor.grad = gradient
+            if _is_at(one.tensor.grad, one.gradient):
+                one.tensor.grad = _alone(gradient)
             moved.append(replace(one, gradient=gradient))
         self.trained = tuple(moved)
 
@@ -225,7 +225,24 @@ def _attach(name: str, tensor: Tensor, view: Tensor) -> None:
             "resize the model before ParameterServer(...)"
         )
     view.copy_(tensor)
-    tensor.data = view
+    tensor.data = _alone(view)
+
+
+def _alone(view: Tensor) -> Tensor:
+    """The same memory in a storage of one tensor: safetensors and pickle take or write a shared one as a whole."""
+    start = view.storage_offset() * view.element_size()
+    storage = view.untyped_storage()[start : start + view.nbytes]
+    return torch.empty(0, dtype=view.dtype, device=view.device).set_(storage, 0, view.shape, view.stride())
+
+
+def _is_at(tensor: Tensor | None, view: Tensor) -> bool:
+    """Whether it is `view`'s memory: `Module.to` and `.data =` replace that of a gradient."""
+    return (
+        tensor is not None
+        and tensor.layout is torch.strided
+        and tensor.data_ptr() == view.data_ptr()
+        and tensor.stride() == view.stride()
+    )
 
 
 def _describe(tensor: Tensor) -> str:
@@ -251,8 +268,8 @@ def _flatten_parameters(
         for one in members:
             values, gradient = (_like(flat, offset, one.tensor) for flat in (group.parameters, group.gradients))
             values.copy_(one.tensor.detach())
-            one.tensor.data = values
-            one.tensor.grad = gradient
+            one.tensor.data = _alone(values)
+            one.tensor.grad = _alone(gradient)
             trained.append(TrainedTensor(one.spec.name, one.tensor, values, gradient, start + offset))
             offset += one.spec.elements
         groups.append(group)
@@ -272,7 +289,7 @@ def _flatten_buffers(
         for one in some:
             values = flat[offset : offset + one.spec.elements].view(one.tensor.shape)
             values.copy_(one.tensor.detach())
-            one.tensor.data = values
+            one.tensor.data = _alone(values)
             buffers.append(HeldBuffer(one.spec.name, one.tensor, values, one.owners))
             offset += one.spec.elements
         flats.append(flat)

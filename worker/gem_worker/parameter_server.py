@@ -271,6 +271,7 @@ class ParameterServer:
             return StepReport(False, False, None, self._version, None, samples, rate, 0.0, 0.0, 0.0, local=True)
         flat.collect_gradients()
         scaling.unscale(scaler)
+        scaling.mark_overflow(scaler)
         self._transform.clip()
         local_steps = self._local.accumulate(self.eta, self._local_state)
         if not local_steps:

@@ -145,7 +145,7 @@ class Transfer:
         flat_scalars = [one.float() for pair in scalars for one in pair]
         if isinstance(loss, Tensor):
             flat_scalars.append(self._loss_scalar(loss))
-        fetched = self._fetch(torch.stack(flat_scalars)) if flat_scalars else torch.empty(0)
+        fetched = self._fetch(torch.stack(flat_scalars)) if flat_scalars else torch.empty(0, device="cpu")
         split, usable = self._delta_format.parameter_bytes, True
         if not self._on_host:
             self._copy_out(gradients, feedback)
@@ -201,7 +201,7 @@ class Transfer:
         """Initialize's payload. Raises UnsupportedModelError if a value is not finite."""
         refuse_non_finite(one for one in self._flat.tensors if one.spec.kind is not TensorKind.FROZEN)
         form = PayloadFormat(self._flat.layout, WireType.FLOAT32)
-        payload = torch.empty(form.byte_count, dtype=torch.uint8)
+        payload = torch.empty(form.byte_count, dtype=torch.uint8, device="cpu")
         values = payload[: form.parameter_bytes].view(torch.float32)
         if self._on_host:
             self._flat.read_parameters(values)
@@ -229,7 +229,7 @@ class Transfer:
         return known
 
     def _host_bytes(self, count: int) -> Tensor:
-        return torch.empty(count, dtype=torch.uint8, pin_memory=self._flat.device.type == "cuda")
+        return torch.empty(count, dtype=torch.uint8, device="cpu", pin_memory=self._flat.device.type == "cuda")
 
     def _memory_of_gathered(self) -> Tensor | None:
         if self._flat.is_plain:
@@ -309,7 +309,7 @@ class Transfer:
         if self._flat.device.type != "cuda":
             return scalars.cpu()
         if self._scalars_host is None or len(self._scalars_host) < len(scalars):
-            self._scalars_host = torch.empty(len(scalars), dtype=torch.float32, pin_memory=True)
+            self._scalars_host = torch.empty(len(scalars), dtype=torch.float32, device="cpu", pin_memory=True)
         return self._scalars_host[: len(scalars)].copy_(scalars, non_blocking=True)
 
 
