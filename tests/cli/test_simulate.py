@@ -35,6 +35,15 @@ def test_json_is_one_object_and_nothing_else() -> None:
     assert found["evaluations"][-1]["training_loss"] == found["training_loss"]
 
 
+def test_json_of_a_diverged_run_is_json(tmp_path: Path) -> None:
+    diverging = ("--rule", "downpour", "--eta", "1e30", "--model", "mlp", "--output", str(tmp_path))
+    done = gemps_here("simulate", *SMALL, *diverging, "--json")
+    assert done.returncode == 0, done.stderr
+    for text in (done.stdout, (tmp_path / "result.json").read_text(encoding="utf-8")):
+        assert "null" in text
+        json.loads(text, parse_constant=pytest.fail)
+
+
 def test_a_link_takes_its_time_and_shards_give_some_of_it_back() -> None:
     link = ("--network-rate", "1e5", "--staging-buffers", "1")
     found = [

@@ -247,6 +247,26 @@ def test_after_an_error_the_process_leaves_at_its_end(server: ServerThread, tmp_
     assert server.server.central.clock == 4
 
 
+def test_after_an_error_that_the_script_catches_sigterm_ends_it(server: ServerThread, tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from gemps.integrations import loop_worker\n"
+        "from tests.integrations import test_transformers as t\n"
+        "loop_worker.HOLD_SECONDS = 1.0\n"
+        "try: t.a_trainer(Path(sys.argv[2]), t.GempsCallback(address=sys.argv[1]), model=t.Failing()).train()\n"
+        "except FloatingPointError: print('caught', flush=True)\n"
+        "while True: time.sleep(0.1)"
+    )
+    arguments = [sys.executable, "-c", script, server.address, str(tmp_path)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert "caught\n" in process.stdout
+            process.terminate()
+            assert process.wait(60) == -signal.SIGTERM
+        finally:
+            process.kill()
+
+
 @pytest.fixture
 def handlers() -> Iterator[None]:
     with default_handlers():

@@ -20,6 +20,7 @@ from gem_cli.errors import USAGE, CommandError, refused
 from gem_cli.extras import require
 from gem_cli.options import Given, OptionGroup, flag, with_options
 from gem_cli.status_view import describe_evaluation
+from gem_cli.strict_json import to_json
 
 _TEXT = ("text", "context", "layers", "width", "heads")
 _DATA_AND_MODEL = ("task", "model", "dataset_dir", "image_size", "generated_samples", "generated_classes", *_TEXT)
@@ -122,7 +123,7 @@ def evaluate(
     except (ClientError, TaskError) as error:
         raise refused(error) from None
     found = dataclasses.asdict(result)
-    print(json.dumps(found) if as_json else describe_evaluation(found))
+    print(to_json(found) if as_json else describe_evaluation(found))
 
 
 def _write_adapter(folder: Path, model_file: Path | None, server: str, connection: ClientSettings) -> None:
@@ -141,7 +142,7 @@ def _follow(
     from gem_worker import ClientError, TaskError, evaluate_run
 
     def print_evaluation(event: str, text: str, **particulars: Any) -> None:
-        print(json.dumps({"event": event, "message": text, **particulars}) if as_json else text, flush=True)
+        print(to_json({"event": event, "message": text, **particulars}) if as_json else text, flush=True)
 
     best: dict[str, Any] | None = None
     try:

@@ -1,6 +1,5 @@
 """`gemps replay`."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ from rich.progress import Progress
 
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.extras import require
+from gem_cli.strict_json import to_json
 
 if TYPE_CHECKING:
     from gem_server.durability.checkpoint import Checkpoint
@@ -66,7 +66,7 @@ def replay(
         _write_statistics(found, output)
     compared = _compared(found, against, saved)
     if as_json:
-        print(json.dumps(_figures(found) | {"compared_with": compared}))
+        print(to_json(_figures(found) | {"compared_with": compared}))
     else:
         print("\n".join([*_summary(trace, found), *(f"the same, bit for bit, as {one}" for one in compared)]))
         if output is not None:

@@ -1,6 +1,5 @@
 """`gemps simulate`."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.extras import require
 from gem_cli.options import Given, OptionGroup, flag, with_options
+from gem_cli.strict_json import to_json
 
 if TYPE_CHECKING:
     from gem_simulator import Commit, SimulationResult
@@ -90,7 +90,7 @@ def simulate(
     if output is not None:
         _write_result(result, output)
     if as_json:
-        print(json.dumps(result.summary() | {"evaluations": [asdict(one) for one in result.evaluations]}))
+        print(to_json(result.summary() | {"evaluations": [asdict(one) for one in result.evaluations]}))
     else:
         print("\n".join(_summary(result, follow, record, output)))
     if follow is not None and not result.compared_end:
@@ -157,7 +157,7 @@ def _write_result(result: "SimulationResult", folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(folder, whole)
-        (folder / "result.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        (folder / "result.json").write_text(to_json(document, indent=2) + "\n", encoding="utf-8")
         columns: dict[str, Any] = {name: result.history.column(name) for name in COLUMNS}
         np.savez_compressed(folder / "commits.npz", **columns)
     except OSError as error:

@@ -1,6 +1,5 @@
 """Progress of `gemps train`."""
 
-import json
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -14,6 +13,7 @@ from typing_extensions import override
 
 from gem_cli import status_view
 from gem_cli.status_view import Status
+from gem_cli.strict_json import to_json
 
 PLAIN_INTERVAL = 5.0  # while nothing changes
 
@@ -107,7 +107,7 @@ class JsonReporter(Reporter):
         self._write({"event": "status", "status": status})
 
     def _write(self, value: Mapping[str, Any]) -> None:
-        print(json.dumps(value), flush=True)
+        print(to_json(value), flush=True)
 
 
 def choose_reporter(*, as_json: bool) -> Reporter:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gem_cli.errors import USAGE, CommandError
+from gem_cli.strict_json import to_json
 
 _SHARDS = "shards"
 
@@ -90,13 +91,13 @@ class RunFolder:
 
     def add_metrics(self, status: Mapping[str, Any]) -> None:
         """Append a report."""
-        line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **status})
+        line = to_json({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **status})
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     def write_history(self, history: Mapping[str, Any]) -> None:
         """Replace history.json."""
-        _replace(self.history, json.dumps(_without_nan(history)) + "\n")
+        _replace(self.history, to_json(history) + "\n")
 
     def write_report(self, page: str) -> None:
         """Replace report.html. Raises CommandError."""
@@ -120,7 +121,7 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""
-        self.summary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        self.summary.write_text(to_json(summary, indent=2) + "\n", encoding="utf-8")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Lines of metrics.jsonl."""
@@ -145,14 +146,6 @@ def _replace(path: Path, text: str) -> None:
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _without_nan(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(one) for one in value]
-    return None if isinstance(value, float) and value != value else value
 
 
 def _is_unused(path: Path) -> bool:

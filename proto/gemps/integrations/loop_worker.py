@@ -1,6 +1,8 @@
 """What the callbacks share."""
 
 import atexit
+import os
+import signal
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,6 +15,10 @@ ALONE = (
     "gemps itself divides the work among processes with one device each: start the script by `gemps train --workers N "
     "-- python SCRIPT.py`"
 )
+
+
+# From SIGTERM to its default action if no callback is called: training may have ended by an error.
+HOLD_SECONDS = 20.0
 
 
 class LoopWorker:
@@ -34,7 +40,7 @@ class LoopWorker:
         with ExitStack() as stack:
             stack.enter_context(termination.handled())
             self.ps.join()
-            stack.enter_context(termination.held())
+            stack.enter_context(termination.held(HOLD_SECONDS, _terminate_again))
             self._until_left = stack.pop_all()
         self._is_joined = True
         self._steps = self._samples = 0
@@ -83,3 +89,7 @@ class LoopWorker:
             self._is_joined = False
             with self._until_left:
                 self.ps.close("finished" if self.is_finished else reason)
+
+
+def _terminate_again() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
