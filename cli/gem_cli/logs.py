@@ -89,6 +89,5 @@ def _when(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 
 def _message(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """`event` is also our field."""
     event["message"] = event.pop("event")
     return event

@@ -150,7 +150,6 @@ def with_options(*groups: OptionGroup, known: Sequence[type[BaseSettings]]) -> C
 
 
 def _parameter(group: OptionGroup, name: str, field: FieldInfo) -> inspect.Parameter:
-    """As text: the settings class validates."""
     kind = _plain_type(field.annotation)
     choices = choices_of(field)
     notes = ["one of " + ", ".join(choices)] if choices else []

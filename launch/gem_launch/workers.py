@@ -212,7 +212,6 @@ class _Workers:
         reporter.event("worker_failed", f"[{name}] failed: {last}{others}")
 
     def _refuse_early_end(self, server: RunningServer, follower: Follower, reporter: Reporter) -> None:
-        """Workers would wait for minutes."""
         while status := follower.get(0):
             self._record(status, reporter)
         if server.exit_code or status_view.state(self._status) != "FINISHED":

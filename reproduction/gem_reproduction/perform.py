@@ -48,7 +48,6 @@ def _rule(run: Run) -> UpdateRule:
 
 @cache
 def _task(data: Data, name: str, options: TaskOptions) -> Task:
-    """Runs share tasks."""
     if data == "patterns":
         return load_patterns()
     task = create_task(name, options)

@@ -215,7 +215,6 @@ class Persistence:
         )
 
     def _claim(self, data_dir: Path) -> None:
-        """Lock it; refuse a used one without --resume. Idempotent."""
         self._lock_data_dir(data_dir)
         if not self._settings.resume and (data_dir / checkpoint.LATEST).exists():
             raise StartupError(
@@ -248,7 +247,6 @@ class Persistence:
         return state | ({"adapter": base64.b64encode(adapter).decode()} if adapter else {})
 
     def _restore_rule(self, saved: Checkpoint) -> None:
-        """Raises KeyError, TypeError or ValueError."""
         rule = self._rule
         if restore_rule(rule, KeptRule(saved.state.get("rule") or {}, saved.rule_vectors)):
             self._moments.restore(saved.moments)

@@ -90,7 +90,6 @@ class Recorder(CommitObserver):
         await self._record_parameters(central, None)
 
     async def _record_parameters(self, central: CentralVariable, rule: UpdateRule | None) -> None:
-        """With what the rule kept, if anything."""
         layout = central.layout
         if layout is None:
             raise AssertionError("there are no parameters to record")

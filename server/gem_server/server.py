@@ -695,7 +695,6 @@ class Server:
         )
 
     def _on_failed_disk(self, failure: StorageError) -> None:
-        """Stop; acknowledge nothing more."""
         if not self._fatal:
             logger.critical("%s: the server stops, because it could not keep what it promises; check the disk", failure)
             self._fatal.set(failure)
@@ -747,7 +746,6 @@ def _copies_to_store(settings: ServerSettings, rule: UpdateRule) -> int:
 
 
 def _turns_of(settings: ServerSettings, live: Callable[[], Sequence[Session]]) -> Turns | None:
-    """Raises StartupError."""
     if settings.order == "round-robin":
         return RankTurns(live)
     path = settings.order_trace

@@ -39,7 +39,6 @@ def decode_rows(wire_type: WireType, scales: Tensor, data: Tensor, out: Tensor) 
 
 
 def _positions(indices: Tensor) -> Tensor:
-    """In the block, of indices in their groups."""
     return indices + torch.arange(0, SPARSE_GROUP * indices.shape[1], SPARSE_GROUP, device=indices.device)
 
 

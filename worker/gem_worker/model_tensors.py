@@ -136,7 +136,6 @@ def _kind(tensor: Tensor, owners: list[tuple[nn.Module, str]]) -> TensorKind:
 
 
 def _sha256(tensor: Tensor) -> bytes:
-    """Of the elements' bytes, row-major."""
     digest = hashlib.sha256()
     for piece in torch.split(tensor.detach().resolve_conj().contiguous().view(-1), _PIECE_ELEMENTS):
         digest.update(piece.cpu().view(torch.uint8).numpy().data)
@@ -144,7 +143,6 @@ def _sha256(tensor: Tensor) -> bytes:
 
 
 def _refuse_unready(name: str, tensor: Tensor) -> None:
-    """Check before reading the state_dict or tensor memory."""
     if is_lazy(tensor):
         raise UnsupportedModelError(
             f"{name}: is not initialised yet (a lazy module); run one batch through the model before it joins"

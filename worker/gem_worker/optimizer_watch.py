@@ -50,7 +50,6 @@ class OptimizerWatch:
 
 @torch.no_grad()
 def _norms(parameters: list[torch.Tensor]) -> list[float] | None:
-    """None during CUDA graph capture."""
     if parameters[0].is_cuda and torch.cuda.is_current_stream_capturing():
         return None
     return [float(torch.linalg.vector_norm(one)) for one in parameters]

@@ -601,7 +601,6 @@ class ParameterServer:
             self._client.close()
 
     def _end_overlap(self, courier: Courier, error: BaseException | None) -> None:
-        """Wait for the last commit, briefly after an error."""
         waits = error is None or isinstance(error, Exception | TerminatedError)
         try:
             if courier.is_under_way and self._joined is not None and waits:

@@ -120,7 +120,6 @@ def reproduce(
 
 
 def _check_files(data: Path) -> None:
-    """Before hours of runs."""
     from gem_worker.errors import TaskError
     from gem_worker.tasks import TaskOptions, create_task
 

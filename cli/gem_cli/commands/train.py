@@ -127,7 +127,6 @@ def _prepare(
     client: ClientSettings,
     socket: Path,
 ) -> tuple[RunFolder, ServerSettings, list[list[str]]]:
-    """Folder, first server's settings, all servers' commands."""
     asked = given.load(ServerSettings, data_dir=Path(), fallback=_IN_THE_FOLDER)
     own: dict[str, Any] = {"exit_when_finished": True, "log_format": asked.log_format}
     if "bind" not in asked.model_fields_set:

@@ -87,7 +87,6 @@ def _parts(requirement: str) -> tuple[str, str, str]:
 
 
 def _meets(found: str, wanted: str) -> bool:
-    """True for unknown conditions."""
     number = _release(found)
     for condition in filter(None, wanted.split(",")):
         match = re.fullmatch(r"(>=|<|==|!=)([\d.]+)", condition)

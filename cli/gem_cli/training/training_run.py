@@ -280,7 +280,6 @@ class TrainingRun:
         return seen is not None and status_view.state(seen) == "FINISHED"
 
     def _is_old(self, status: Status) -> bool:
-        """Left in the queue."""
         last = self._outcome.last_status or {}
         return float(status.get("uptime_seconds", 0)) < float(last.get("uptime_seconds", 0))
 
@@ -323,7 +322,6 @@ class TrainingRun:
         return True
 
     def _stop_servers(self, unless: Callable[[], bool] = lambda: False) -> None:
-        """They write checkpoints together."""
         for server in reversed(self._servers):  # the first ends the others
             server.send_signal(signal.SIGTERM)
         wait(self._servers, SERVER_GRACE, unless)

@@ -92,7 +92,6 @@ class Figure5(Figure):
 
 @cache
 def _epoch(task: str, dataset_dir: Path) -> int:
-    """Steps per epoch. Raises TaskError."""
     from gem_worker.tasks import TaskOptions, create_task, steps_per_epoch  # imports torch
 
     return steps_per_epoch(len(create_task(task, TaskOptions(dataset_dir=dataset_dir)).train), _BATCH)

@@ -313,7 +313,6 @@ def _as_type(values: NDArray[np.float32], element_type: ElementType) -> NDArray[
 
 
 def _unused_path(parent: Path, clock: int) -> Path:
-    """A clock may repeat."""
     number = 0
     while (place := parent / f"{clock:012d}-{number}").exists():
         number += 1

@@ -214,7 +214,6 @@ class Checkpointer:
             return await self._store(central.version, central.parameters, central.buffers, state, rule, None)
 
     def _kept_rule(self) -> KeptRule:
-        """Without a copy: nothing is applied meanwhile."""
         vectors = kept_vectors(self._rule, self._central.parameters)
         return KeptRule(rule_record(self._rule), vectors, self._applier.moments())
 
@@ -235,7 +234,6 @@ class Checkpointer:
         return self._describe_and_switch(file)
 
     def _describe_and_switch(self, file: LogFile | None) -> dict[str, Any]:
-        """State, and reference of the log after it."""
         state = self._describe()
         state["log"] = None
         if self._log is not None and file is not None:

@@ -375,7 +375,6 @@ class Log:
         return max(file.position, offset + sum(piece.nbytes for piece in pieces))
 
     def _create(self, path: Path, length: int) -> int:
-        """Any thread."""
         if not self.directory.exists():
             self._files.make_directory(self.directory)
             self._files.sync(self.directory.parent)

@@ -37,7 +37,6 @@ def split_model(model: Path, folder: Path, file_bytes: int = FILE_BYTES) -> Path
 
 
 def _groups(described: dict[str, Any], file_bytes: int) -> Iterator[dict[str, Any]]:
-    """Neighbours in the file, which has no gaps."""
     group: dict[str, Any] = {}
     held = 0
     for name, tensor in sorted(described.items(), key=lambda item: item[1]["data_offsets"]):

@@ -342,7 +342,6 @@ class StagedCommit:
         return (total + word_sum(buffer.rest, payload.layout.parameter_count)) % (1 << 32)
 
     async def _apply(self, checksum: int) -> Applied:
-        """Enqueue; return when applied and durable. Raises RefusedError."""
         commit_service = self._commit_service
         commit_service.received(self.hold)
         await commit_service.ordering.wait_complete(Piece(self.hold.session, self.header.commit_id))
@@ -364,7 +363,6 @@ def _buffer_of(hold: BufferLease) -> StagingBuffer:
 
 
 def _region_of(session: Session, header: Header) -> DeltaRegion:
-    """Raises NO_SHARED_MEMORY."""
     region = session.regions.delta if session.regions is not None else None
     if region is None or header.handle != region.handle:
         raise RefusedError(

@@ -68,7 +68,6 @@ def health_handlers(first: FirstMessages, health: Health) -> Service:
 
 
 def _given_first(first: FirstMessages, method: Method) -> Method:
-    """Pass the call's only request to `method`."""
 
     async def serve(_: object, context: Any) -> Any:
         try:

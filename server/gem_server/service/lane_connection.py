@@ -259,7 +259,6 @@ class LaneConnection:
         self._loop.call_soon(self._turn)
 
     def _drop(self) -> None:
-        """Discard input after END."""
         count = (self._tls or self._socket).recv_into(_DROPPED)
         self._to_drop -= count
         if not count or self._to_drop <= 0:

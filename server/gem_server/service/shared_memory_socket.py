@@ -129,7 +129,6 @@ class SharedMemorySocket:
                 self._on_release()
 
     def _regions_for(self, raw: bytes) -> tuple[Session, SessionRegions]:
-        """Raises RefusedError; OSError if out of memory."""
         self._gate.check_not_draining()
         request = messages.parse(shared_memory_pb2.SharedMemoryRequest, raw, SHARED_MEMORY_REQUEST_BYTES)
         if request.shard != self._shard.index:

@@ -382,7 +382,6 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         self.agreement.record_ended()
 
     async def _cut(self, number: int) -> None:
-        """Begin a checkpoint at this clock."""
         checkpointer = self._checkpointer
         if checkpointer is None:
             return

@@ -225,7 +225,6 @@ def _files(folder: Path) -> dict[str, tuple[bytes, str]]:
 
 
 def _plain_status(status: status_pb2.RunStatus) -> dict[str, Any]:
-    """Modifies the message."""
     left_out = len(status.workers) - MAX_WORKERS
     if left_out > 0:
         first = sorted(status.workers, key=lambda worker: worker.condition in _WELL)[:MAX_WORKERS]

@@ -91,7 +91,6 @@ def interrupts_wait(cancel: Callable[[], object] | None = None) -> Iterator[None
 
 
 def _restore(handlers: list[tuple[int, Any]]) -> None:
-    """Restore all, even if one raises."""
     if handlers:
         number, handler = handlers.pop()
         try:

@@ -230,7 +230,6 @@ class LaneCall:
                 connection.settimeout(None)
 
     def _fail(self, code: grpc.StatusCode, details: str, status: bytes = b"") -> NoReturn:
-        """Raise the first end of the call."""
         if self._end is None:
             self._end = LaneCallError(code, details, status)
         raise self._end
@@ -260,7 +259,6 @@ class LaneCall:
         self._broken(error)
 
     def _next_frame(self) -> Frame:
-        """Raises LaneCallError."""
         if self._end is not None:
             raise self._end
         frame = self._parse() if self._lane.buffered else None

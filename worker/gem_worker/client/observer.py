@@ -169,7 +169,6 @@ class Observer:
         return self._persist(attempt)
 
     def _pull_shard(self, receiver: "_LayoutReceiver", index: int) -> None:
-        """Receive another shard's part, of the primary's clock."""
         part, payload = receiver.part(index)
         request = parameters_pb2.PullRequest(wire_type=to_wire_types([payload.wire_type])[0], clock=receiver.clock)
         calls = Calls(address_of(receiver.addresses[index - 1], self.address), Credentials(self._settings))

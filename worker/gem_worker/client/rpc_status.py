@@ -139,7 +139,6 @@ def _torn(message: str) -> TornCallError:
 
 
 def _details(error: grpc.RpcError) -> tuple[ErrorInfo | None, float | None]:
-    """Our ErrorInfo, and RetryInfo's delay in seconds."""
     info: ErrorInfo | None = None
     retry_after: float | None = None
     for entry in error.trailing_metadata() or ():

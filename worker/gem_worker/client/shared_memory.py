@@ -159,7 +159,6 @@ def _connect(path: str) -> socket.socket:
 
 
 def _enter(connection: socket.socket, path: str) -> None:
-    """Connect; retry while the backlog is full."""
     until = time.monotonic() + _ANSWER_SECONDS
     while True:
         try:

@@ -140,7 +140,6 @@ class _Scale:
 
 
 def _step(wanted: float) -> float:
-    """1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(wanted))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= wanted * (1 - 1e-9))
 
