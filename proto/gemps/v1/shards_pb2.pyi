@@ -181,12 +181,14 @@ class CommitOrdered(_message.Message):
     def __init__(self, session_id: _Optional[bytes] = ..., commit_id: _Optional[int] = ..., clock: _Optional[int] = ..., eta: _Optional[float] = ...) -> None: ...
 
 class PullOrdered(_message.Message):
-    __slots__ = ("session_id", "clock")
+    __slots__ = ("session_id", "clock", "restores_moment")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
+    RESTORES_MOMENT_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     clock: int
-    def __init__(self, session_id: _Optional[bytes] = ..., clock: _Optional[int] = ...) -> None: ...
+    restores_moment: bool
+    def __init__(self, session_id: _Optional[bytes] = ..., clock: _Optional[int] = ..., restores_moment: bool = ...) -> None: ...
 
 class WorkerForgotten(_message.Message):
     __slots__ = ("session_id",)

@@ -61,10 +61,11 @@ class CommitOrdered:
 
 @dataclass(frozen=True, slots=True)
 class PullOrdered:
-    """Refresh a session's snapshot, at `clock`."""
+    """Refresh a session's snapshot, at `clock`; `restores_moment`: with the one kept over a restart."""
 
     session_id: bytes
     clock: int
+    restores_moment: bool = False
 
 
 @dataclass(frozen=True, slots=True)

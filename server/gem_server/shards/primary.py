@@ -349,7 +349,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
     async def pulled(self, session: Session, is_first: bool, moments: Vectors | None) -> None:
         if session.held is None:
             raise AssertionError("a pull without a snapshot")
-        self._send(PullOrdered(session.session_id, session.held.newest.version.clock))
+        self._send(PullOrdered(session.session_id, session.held.newest.version.clock, moments is not None))
 
     @override
     def pulled_without_session(self, version: Version) -> None:
