@@ -160,7 +160,7 @@ class Persistence:
 
     def soon(self) -> None:
         """Request a checkpoint if anything changed."""
-        if self.checkpointer is not None:
+        if self.checkpointer is not None and not self._agreement.request_checkpoint():
             self.checkpointer.soon()
 
     def run_finished(self) -> None:

@@ -194,6 +194,7 @@ class Server:
         if self.primary is not None:
             self.primary.attach(self.sessions)
             self.primary.on_lost = self._on_lost_shard
+            self.primary.on_checkpoint_needed = self.persistence.soon
         self.gate = ReadinessGate(self._missing_shards)
         guard = protection.protect(settings)
         self._listener = Listener(guard)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gem_server.durability import model_files, recovery, shard_files
+from gem_server.durability import log, model_files, recovery, shard_files
 from gem_server.durability.files import Files
 from gem_server.errors import RefusedError, StartupError
 from gem_server.shards.agreement import PrimaryAgreement, SecondaryAgreement
@@ -226,6 +226,31 @@ def test_a_full_disk_of_one_shard_is_named_to_the_operator(tmp_path: Path, monke
         finally:
             full.clear()
         beginning.result(60)
+        worker.end()
+
+
+@pytest.mark.parametrize("small", [0, 1])
+def test_a_full_log_of_any_shard_makes_room_by_a_checkpoint(
+    small: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an interval nothing else writes one."""
+    allocate = Files.allocate
+
+    def allocate_if_room(self: Files, descriptor: int, length: int) -> None:
+        file = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if file.suffix == ".wal" and file.is_relative_to(tmp_path / str(small)) and length > 700_000:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        allocate(self, descriptor, length)
+
+    monkeypatch.setattr(Files, "allocate", allocate_if_room)
+    monkeypatch.setattr(log, "STEP_BYTES", 4096)
+    settings: dict[str, Any] = {"rule": "gem", "durability": "commit", "staging_buffers": 2, "checkpoint_interval": 0}
+    with serving(2, tmp_path, **settings) as group:
+        worker = Worker(group.address, 0)
+        worker.begin()
+        worker.pull()
+        for _ in range(120):
+            assert worker.commit().applied
         worker.end()
 
 

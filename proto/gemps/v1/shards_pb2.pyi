@@ -90,8 +90,12 @@ class WorkerFigures(_message.Message):
     recent: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, worker_name: _Optional[str] = ..., newest: _Optional[_Union[_commit_pb2.CommitStatistics, _Mapping]] = ..., recent: _Optional[_Iterable[float]] = ...) -> None: ...
 
+class CheckpointNeeded(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Report(_message.Message):
-    __slots__ = ("piece_held", "parameters_held", "session_refused", "piece_refused", "ready", "record_written", "checkpoint_written", "shard_state", "worker_figures")
+    __slots__ = ("piece_held", "parameters_held", "session_refused", "piece_refused", "ready", "record_written", "checkpoint_written", "shard_state", "worker_figures", "checkpoint_needed")
     PIECE_HELD_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_HELD_FIELD_NUMBER: _ClassVar[int]
     SESSION_REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +105,7 @@ class Report(_message.Message):
     CHECKPOINT_WRITTEN_FIELD_NUMBER: _ClassVar[int]
     SHARD_STATE_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIGURES_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_NEEDED_FIELD_NUMBER: _ClassVar[int]
     piece_held: PieceHeld
     parameters_held: ParametersHeld
     session_refused: SessionRefused
@@ -110,7 +115,8 @@ class Report(_message.Message):
     checkpoint_written: CheckpointWritten
     shard_state: ShardState
     worker_figures: WorkerFigures
-    def __init__(self, piece_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., parameters_held: _Optional[_Union[ParametersHeld, _Mapping]] = ..., session_refused: _Optional[_Union[SessionRefused, _Mapping]] = ..., piece_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., ready: _Optional[_Union[ShardReady, _Mapping]] = ..., record_written: _Optional[_Union[RecordWritten, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ..., shard_state: _Optional[_Union[ShardState, _Mapping]] = ..., worker_figures: _Optional[_Union[WorkerFigures, _Mapping]] = ...) -> None: ...
+    checkpoint_needed: CheckpointNeeded
+    def __init__(self, piece_held: _Optional[_Union[PieceHeld, _Mapping]] = ..., parameters_held: _Optional[_Union[ParametersHeld, _Mapping]] = ..., session_refused: _Optional[_Union[SessionRefused, _Mapping]] = ..., piece_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., ready: _Optional[_Union[ShardReady, _Mapping]] = ..., record_written: _Optional[_Union[RecordWritten, _Mapping]] = ..., checkpoint_written: _Optional[_Union[CheckpointWritten, _Mapping]] = ..., shard_state: _Optional[_Union[ShardState, _Mapping]] = ..., worker_figures: _Optional[_Union[WorkerFigures, _Mapping]] = ..., checkpoint_needed: _Optional[_Union[CheckpointNeeded, _Mapping]] = ...) -> None: ...
 
 class FollowRequest(_message.Message):
     __slots__ = ("hello", "reports")

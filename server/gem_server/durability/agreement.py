@@ -13,6 +13,10 @@ class Agreement:
         """This server's log has `clock` on its disk; return up to where all shards have."""
         return clock
 
+    def request_checkpoint(self) -> bool:
+        """Ask the primary for a checkpoint; False: this server decides."""
+        return False
+
     def cut(self) -> None:
         """A checkpoint begins, between two commits."""
 
@@ -20,7 +24,7 @@ class Agreement:
         """This server writes the checkpoint that the primary has numbered."""
 
     async def wait_checkpoint(self) -> None:
-        """Wait until each shard has it. Raises OSError."""
+        """Wait until each shard has it. Raises OSError, RefusedError."""
 
     def checkpoint_failed(self, error: Exception) -> None:
         """This server could not write it."""

@@ -13,6 +13,7 @@ from gem_server.shards.operations import (
     Begin,
     CheckpointComplete,
     CheckpointCut,
+    CheckpointNeeded,
     CheckpointWritten,
     CommitExpected,
     CommitOrdered,
@@ -158,6 +159,8 @@ def _put_report(report: Report, message: shards_pb2.Report) -> None:
             message.ready.SetInParent()
         case RecordWritten(clock):
             message.record_written.clock = clock
+        case CheckpointNeeded():
+            message.checkpoint_needed.SetInParent()
         case CheckpointWritten(number, error):
             message.checkpoint_written.number = number
             message.checkpoint_written.error = error
@@ -184,6 +187,8 @@ def report_from(message: shards_pb2.Report) -> Report:
             return RecordWritten(message.record_written.clock)
         case "checkpoint_written":
             return CheckpointWritten(message.checkpoint_written.number, message.checkpoint_written.error)
+        case "checkpoint_needed":
+            return CheckpointNeeded()
         case "piece_refused":
             return _refused_from(message.piece_refused)
         case "session_refused":

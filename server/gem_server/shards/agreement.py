@@ -12,6 +12,7 @@ from gem_server.errors import Reason, RefusedError
 from gem_server.shards.operations import (
     CheckpointComplete,
     CheckpointCut,
+    CheckpointNeeded,
     CheckpointWritten,
     DurableEverywhere,
     Operation,
@@ -103,6 +104,7 @@ class SecondaryAgreement(Agreement):
         self._report = report
         self._durable = 0
         self._ordered = self._begun = 0  # checkpoints' numbers
+        self._is_requested = False
         self._completing: asyncio.Future[None] | None = None
         self.log: Log | None = None
 
@@ -121,6 +123,13 @@ class SecondaryAgreement(Agreement):
         """The primary's record ends here."""
         if self.log is not None:
             self.log.close_group()
+
+    @override
+    def request_checkpoint(self) -> bool:
+        if not self._is_requested:
+            self._is_requested = True
+            self._report(CheckpointNeeded())
+        return True
 
     @override
     async def wait_checkpoint(self) -> None:
@@ -144,6 +153,7 @@ class SecondaryAgreement(Agreement):
         if self._completing is not None and not self._completing.done():
             self._completing.set_exception(_incomplete())
         self._ordered = number
+        self._is_requested = False
 
     def checkpoint_complete(self, number: int) -> None:
         """All shards have this checkpoint."""

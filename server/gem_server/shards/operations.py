@@ -146,6 +146,11 @@ class CheckpointWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointNeeded:
+    """Report: the log is full or large."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShardState:
     """Report, once a second: the clock, anonymous memory, commits and sums of their history.STATISTICS."""
 
@@ -217,6 +222,7 @@ Report: TypeAlias = (
     | SessionRefused
     | Ready
     | RecordWritten
+    | CheckpointNeeded
     | CheckpointWritten
     | ShardState
     | WorkerFigures

@@ -19,6 +19,7 @@ from gem_server.shards.agreement import PrimaryAgreement
 from gem_server.shards.operations import (
     MAX_TOGETHER,
     Begin,
+    CheckpointNeeded,
     CheckpointWritten,
     CommitExpected,
     CommitOrdered,
@@ -141,6 +142,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         self._parameters_held = asyncio.Event()
         self._sessions: Sessions
         self.on_lost: Callable[[ShardLostError], None] = lambda _: None
+        self.on_checkpoint_needed: Callable[[], None] = lambda: None
         self._is_closed = False
 
     def attach(self, sessions: Sessions) -> None:
@@ -245,6 +247,8 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                 secondary.is_ready = True
             case RecordWritten(clock):
                 self.agreement.record_written(secondary.index, clock)
+            case CheckpointNeeded():
+                self.on_checkpoint_needed()
             case CheckpointWritten(number, error):
                 self.agreement.checkpoint_written(secondary.index, number, error)
             case PieceHeld(session_id, commit_id):
