@@ -353,6 +353,8 @@ def _check_name(index: int, name: str) -> None:
         raise LayoutError(f"tensor {index}: the name {name!r} is not valid Unicode: rename it") from None
     if not 1 <= length <= MAX_NAME_BYTES:
         raise LayoutError(f"tensor {index}: a name of {length} bytes; use 1 to {MAX_NAME_BYTES} bytes of UTF-8")
+    if name == "__metadata__":
+        raise LayoutError(f"tensor {index}: the name {name} is safetensors' own: rename it")
     # Fast path.
     if not name.isprintable() and any(unicodedata.category(character) == "Cc" for character in name):
         raise LayoutError(f"tensor {index}: the name {name!r} has a control character: rename it")

@@ -233,6 +233,7 @@ class ServerSettings(BaseSettings):
     eta: float = Field(
         default_factory=default_eta,
         gt=0,
+        allow_inf_nan=False,
         description="Learning rate; with --precondition or --direction 0.001 by default.",
         json_schema_extra={"panel": "Learning rate"},
     )
@@ -285,6 +286,7 @@ class ServerSettings(BaseSettings):
     epochs: float = Field(
         0.0,
         ge=0,
+        allow_inf_nan=False,
         description="Budget: passes of each worker over its own data; 0: no such limit. Scripts give their length: "
         "ParameterServer(..., steps_per_epoch=len(loader)).",
         json_schema_extra={"panel": "Budget"},
@@ -591,6 +593,11 @@ class ServerSettings(BaseSettings):
                 "--eta-schedule cosine needs --eta-decay-commits, or a budget: --steps, --epochs or --commits"
             )
         self._check_shard()
+        if self.min_workers > self.max_sessions:
+            raise ValueError(
+                f"--min-workers {self.min_workers} is more than --max-sessions {self.max_sessions} admits: training would "
+                "never start"
+            )
         if self.eta_min > self.eta:
             raise ValueError(f"eta_min {self.eta_min} is larger than eta {self.eta}")
         if self.order == "trace" and self.order_trace is None:

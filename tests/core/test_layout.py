@@ -96,6 +96,7 @@ def test_order_of_aliases_does_not_matter() -> None:
         ([tensor("a\nb")], "control character: rename it"),
         ([tensor("a\x7f")], "control character"),
         ([tensor("a\x85")], "control character"),
+        ([tensor("__metadata__")], "safetensors' own: rename it"),
         ([tensor("\ud800")], "not valid Unicode"),
         ([tensor("w"), tensor("w")], r"tensor 1: the name 'w' is also a name of tensor 0; .*aliases"),
         ([tensor("w"), tensor("v", aliases=("w",))], "tensor 1: the name 'w' is also a name of tensor 0"),

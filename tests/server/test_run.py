@@ -78,6 +78,8 @@ def test_run_is_not_finished_while_nobody_has_spent_anything() -> None:
         (Budget(steps=7), 10, 7),
         (Budget(epochs=1.5), 10, 15),
         (Budget(epochs=1.01), 10, 11),
+        (Budget(epochs=2.2), 100, 220),
+        (Budget(epochs=1.1), 50, 55),
         (Budget(epochs=2), 0, None),
         (Budget(steps=7, epochs=2), 10, 7),
         (Budget(steps=70, epochs=2), 10, 20),

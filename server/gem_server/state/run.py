@@ -35,7 +35,8 @@ class Budget:
         """A worker's commits; None: unlimited or unknown."""
         limits = [self.steps] if self.steps else []
         if self.epochs and steps_per_epoch:
-            limits.append(math.ceil(self.epochs * steps_per_epoch / self.local_steps))
+            exact = self.epochs * steps_per_epoch / self.local_steps
+            limits.append(math.ceil(exact * (1 - 1e-12)))  # 2.2 * 100 is 220.00000000000003
         return min(limits) if limits else None
 
 
