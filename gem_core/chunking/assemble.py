@@ -165,7 +165,7 @@ class Assembler(ABC):
         if crc32c != self.crc32c:
             raise ChecksumError(
                 f"CRC32C {self.crc32c:#010x} of the received bytes differs from the footer's {crc32c:#010x}: "
-                "the payload was damaged on its way; send it again"
+                "the payload was damaged on its way; send it again (if that fails, too: is it CRC-32C, Castagnoli's?)"
             )
 
     def _check_open(self) -> None:

@@ -595,8 +595,8 @@ class ServerSettings(BaseSettings):
         self._check_shard()
         if self.min_workers > self.max_sessions:
             raise ValueError(
-                f"--min-workers {self.min_workers} is more than --max-sessions {self.max_sessions} admits: training would "
-                "never start"
+                f"--min-workers {self.min_workers} is more than --max-sessions {self.max_sessions} admits: "
+                "training would never start"
             )
         if self.eta_min > self.eta:
             raise ValueError(f"eta_min {self.eta_min} is larger than eta {self.eta}")

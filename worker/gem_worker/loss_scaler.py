@@ -1,7 +1,6 @@
 """torch.amp.GradScaler over flat gradients, with an optimizer that never steps."""
 
 import operator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,21 +8,12 @@ from torch import Tensor
 from gem_worker.flat_model import FlatModel
 
 
-class _Holder(torch.optim.SGD):
-    """Holds flat gradients; `step` only records that GradScaler would step."""
-
-    has_stepped = False
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        self.has_stepped = True
-
-
 class LossScaler:
     """Unscales once per step, then updates the scaler."""
 
     def __init__(self, flat: FlatModel) -> None:
         self._flat = flat
-        self._optimizer: _Holder | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
         self._gradients: tuple[Tensor, ...] = ()
         self._is_unscaled = False
 
@@ -42,10 +32,8 @@ class LossScaler:
         """Fill the gradients with NaN if they overflowed: clipping may have made them finite."""
         if scaler is None:
             return
-        holder = self._holder()
-        holder.has_stepped = False
-        as_scaler(scaler).step(holder)
-        if not holder.has_stepped:
+        has_stepped = as_scaler(scaler).step(self._holder())
+        if not has_stepped:
             for group in self._flat.groups:
                 group.gradients.fill_(torch.nan)
 
@@ -55,11 +43,12 @@ class LossScaler:
         if scaler is not None:
             as_scaler(scaler).update()
 
-    def _holder(self) -> _Holder:
+    def _holder(self) -> torch.optim.Optimizer:
         gradients = tuple(group.gradients for group in self._flat.groups)
         if self._optimizer is None or any(map(operator.is_not, gradients, self._gradients)):  # they may move
             self._gradients = gradients
-            self._optimizer = _Holder([_leaf(g.parameters, g.gradients) for g in self._flat.groups], lr=0.0)
+            self._optimizer = torch.optim.SGD([_leaf(g.parameters, g.gradients) for g in self._flat.groups], lr=0.0)
+            self._optimizer.step = lambda closure=None: 1.0  # type: ignore[method-assign]  # not None
         return self._optimizer
 
 

@@ -191,7 +191,7 @@ class CommitService:
             _region_of(session, header)
         elif header.handle is not None or header.scale is not None:
             raise RefusedError(
-                Reason.WIRE_TYPE, "a handle is for commits of wire type SHARED_MEMORY: set that, or leave it out"
+                Reason.WIRE_TYPE, "handle and scale are for wire type SHARED_MEMORY: set that, or leave them out"
             )
         elif header.wire_type is not expected_type:
             raise RefusedError(
@@ -210,7 +210,8 @@ class CommitService:
         if base.incarnation != self._central.incarnation:
             raise RefusedError(
                 Reason.UNKNOWN_INCARNATION,
-                "base_version is of another server process (the server was restarted): Pull, and drop this delta",
+                "base_version is unset, or of another server process (the server was restarted): Pull, and drop this "
+                "delta",
                 metadata={"incarnation": str(self._central.incarnation)},
             )
         if session.held is None:

@@ -128,8 +128,9 @@ class CommitHandler:
         elif header.byte_count > WHOLE_PAYLOAD_BYTES or footer is None:
             raise RefusedError(
                 Reason.OUT_OF_ORDER,
-                f"a commit of {header.byte_count} bytes must send its header alone and wait for proceed; only payloads "
-                f"of at most {WHOLE_PAYLOAD_BYTES} bytes travel whole in the header's message",
+                "send this commit's header alone and wait for proceed; only a payload of at most "
+                f"{WHOLE_PAYLOAD_BYTES} bytes (this one has {header.byte_count}) may travel in the header's message, "
+                "and then chunk and footer must both be in it",
             )
         elif data is not None:
             staged.sink.add(offset, data)

@@ -98,8 +98,8 @@ class Run:
         if self.budget.epochs and self.budget.limit_of(steps_per_epoch) is None:
             raise RefusedError(
                 Reason.MALFORMED,
-                "the budget is in epochs: give ParameterServer steps_per_epoch=len(loader), or the server --steps or "
-                "--commits instead of --epochs",
+                "the budget is in epochs: give ParameterServer steps_per_epoch=len(loader) "
+                "(JoinRequest.steps_per_epoch), or the server --steps or --commits instead of --epochs",
             )
 
     def count(self, worker: Worker, *, takes_part: bool) -> None:
