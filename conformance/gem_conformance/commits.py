@@ -126,10 +126,13 @@ def judge_payload(commit: Commit, session: Session, payload: PayloadFormat, cent
     if central.local_steps > 1:
         _judge_local_steps(payload, data, theta, central, what)
         return
-    right = delta(theta, eta)
+    right = alone = delta(theta, eta)
+    mistakes = []
     if session.delta_wire_type in COARSE:
-        right = session.due = right + session.left_out
-    mistakes = [Mistake(FaultName.WRONG_VALUES, "-eta * gradient", "+eta * gradient", Place.COMMIT, -right)]
+        right = session.due = alone + session.left_out
+        wanted = "-eta * gradient and what earlier deltas left out"
+        mistakes.append(Mistake(FaultName.WRONG_VALUES, wanted, "-eta * gradient alone", Place.PAYLOADS, alone))
+    mistakes.append(Mistake(FaultName.WRONG_VALUES, "-eta * gradient", "+eta * gradient", Place.COMMIT, -right))
     if session.before is not None:
         stale = delta(session.before.seen(session.parameter_wire_type), eta)
         wanted, found = "a delta of the parameters of its base version", "one of those that the worker had before"

@@ -470,6 +470,14 @@ def infinity_beyond_float16(puppet: Puppet) -> None:
     puppet.hear()
 
 
+@wrong(FaultName.WRONG_VALUES, "delta-int4-block", "and what earlier deltas left out", "alone", place=Place.PAYLOADS)
+@wrong(FaultName.WRONG_VALUES, "delta-sparse-block", "and what earlier deltas left out", "alone", place=Place.PAYLOADS)
+def forgets_what_it_left_out(puppet: Puppet) -> None:
+    begin(puppet)
+    puppet.commit()
+    puppet.commit()
+
+
 @wrong(FaultName.WRONG_VALUES, "delta-int8-block")
 def other_scale(puppet: Puppet) -> None:
     begin(puppet)

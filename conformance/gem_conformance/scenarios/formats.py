@@ -24,6 +24,15 @@ def commits(play: Play) -> None:
     play.last_commit()
 
 
+def coarse_commits(play: Play) -> None:
+    """Leave out much before a small delta."""
+    play.central.eta = 0.5
+    play.initialised_by_others()
+    play.commit(next_eta=0.05)
+    play.commit()
+    play.last_commit()
+
+
 def commits_beyond_float16(play: Play) -> None:
     """The same, then exceed the float16 range."""
     play.initialised_by_others()
@@ -125,7 +134,9 @@ def _wire(deltas: bool, wire_type: WireType) -> Scenario:
     play, more = commits, ""
     if deltas and wire_type is WireType.FLOAT16:
         play, more = commits_beyond_float16, ": what is beyond 65504 as 65504"
-    elif not deltas and wire_type in COARSE:
+    elif deltas and wire_type in COARSE:
+        play, more = coarse_commits, ": what one leaves out is added to the next"
+    elif wire_type in COARSE:
         play, more = differences, ": replies are differences, until one is lost"
     return Scenario(
         f"{name}-{wire_type.name.lower().replace('_', '-')}",
