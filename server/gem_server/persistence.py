@@ -114,8 +114,6 @@ class Persistence:
             if self.log is not None:
                 self.log.start(0, NO_LOG)
             return
-        if clock == 0:
-            await asyncio.to_thread(self._discard, data_dir)
         keeps = self._settings.keep_moments
         recovered: recovery.Recovered | None
         if clock:
@@ -223,13 +221,6 @@ class Persistence:
                 f"{data_dir} holds a checkpoint of an earlier run: add --resume to continue it, or choose "
                 "another --data-dir"
             )
-
-    def _discard(self, data_dir: Path) -> None:
-        """Remove a first checkpoint that not all shards have."""
-        if (data_dir / checkpoint.LATEST).exists():
-            logger.warning("not all shards have the first checkpoint: the run begins anew")
-        for name in (checkpoint.LATEST, "checkpoints", recovery.LOG):
-            self._files.remove(data_dir / name)
 
     def _check_shard(self, layout: Layout) -> None:
         held, own = Shard.of(layout), self._settings.part

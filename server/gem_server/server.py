@@ -569,8 +569,7 @@ class Server:
             return None
         clocks, run = await self.persistence.clocks()
         if self.primary is not None:
-            self.run.identity = run or self.run.identity
-            return await self.primary.begin_at(clocks, self.run.identity)
+            return await self.primary.begin_at(clocks, run or self.run.identity)
         settings = self.settings
         address = settings.shard_address or f":{self.port}"
         hello = Hello(self.shard, address, _shared_settings(self.rule, self.settings), tuple(clocks), run)

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from safetensors.numpy import load_file
 from gem_core.registry import BFLOAT16, BUILT_IN, PRECONDITIONED
 from tests.client.real_server import RealServer
 from tests.shards.group import Float32, Worker, serving
-from tests.waiting import PATIENCE, eventually
 
 WORKERS, ROUNDS = 3, 4
 RULES = [*((name, "none", "float32") for name in BUILT_IN), *((*pair, "float32") for pair in PRECONDITIONED)]
@@ -202,43 +200,6 @@ async def test_no_checkpoint_waits_for_a_shard_that_has_gone() -> None:
     with pytest.raises(RefusedError, match="shard 2 has disconnected"):
         await asyncio.wait_for(agreement.wait_checkpoint(), 60)
     assert sent == [CheckpointCut(1), CheckpointCut(2)]
-
-
-@pytest.mark.parametrize("late", [0, 1])
-@pytest.mark.parametrize("level", ["commit", "interval"])
-def test_shards_that_were_killed_during_the_first_checkpoint_begin_anew(
-    level: str, late: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rename, may_rename = Files.rename, threading.Event()
-    folder, image = tmp_path / "run", tmp_path / "killed"
-
-    def rename_late(self: Files, source: Path, target: Path) -> None:
-        if source.is_relative_to(folder / str(late)):
-            may_rename.wait(PATIENCE)
-        rename(self, source, target)
-
-    monkeypatch.setattr(Files, "rename", rename_late)
-    settings: dict[str, Any] = {"rule": "gem", "durability": level, "resume": True}
-    with serving(2, folder, **settings) as group, ThreadPoolExecutor(1) as threads:
-        worker = Worker(group.address, 0)
-        beginning = threads.submit(worker.begin)
-        try:
-            eventually((folder / str(1 - late) / "latest").exists)
-            shutil.copytree(folder, image, symlinks=True)
-            assert not beginning.done()
-        finally:
-            may_rename.set()
-        beginning.result(60)
-        worker.end()
-    for commits in (3, 2):
-        with serving(2, image, **settings) as group:
-            worker = Worker(group.address, 0)
-            worker.begin()
-            worker.pull()
-            for _ in range(commits):
-                assert worker.commit().applied
-            assert group.clocks() == [4 if commits == 3 else 6] * 2
-            worker.end()
 
 
 def test_a_full_disk_of_one_shard_is_named_to_the_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

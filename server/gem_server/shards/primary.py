@@ -198,8 +198,6 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         await self._has_all.wait()
         hellos = [one.hello for one in self._secondaries.values()]
         common = set(clocks).intersection(*(hello.clocks for hello in hellos))
-        if not common and {*clocks}.union(*(hello.clocks for hello in hellos)) == {0, 1}:
-            common = {0}  # killed during the first checkpoint: nothing was acknowledged
         if not common or (any(common) and {hello.run for hello in hellos} != {run}):
             found = [(0, clocks, run), *((one.shard.index, one.clocks, one.run) for one in hellos)]
             has = "; ".join(
