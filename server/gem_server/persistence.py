@@ -163,7 +163,7 @@ class Persistence:
         if self.checkpointer is not None and not self._agreement.request_checkpoint():
             self.checkpointer.soon()
 
-    def run_finished(self) -> None:
+    def require_checkpoint(self) -> None:
         """Request a checkpoint even if no commit is new."""
         if self.checkpointer is not None:
             self.checkpointer.require()
@@ -186,7 +186,7 @@ class Persistence:
             await self.log.close()
 
     async def write_last(self) -> None:
-        """Write the final checkpoint, if needed. Raises OSError, StorageError."""
+        """Write the final checkpoint, if needed. Raises OSError, StorageError, RefusedError."""
         writer = self.checkpointer
         if writer is None or self._central.layout is None:
             return

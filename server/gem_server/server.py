@@ -194,7 +194,7 @@ class Server:
         if self.primary is not None:
             self.primary.attach(self.sessions)
             self.primary.on_lost = self._on_lost_shard
-            self.primary.on_checkpoint_needed = self.persistence.soon
+            self.primary.on_checkpoint_needed = self.persistence.require_checkpoint
         self.gate = ReadinessGate(self._missing_shards)
         guard = protection.protect(settings)
         self._listener = Listener(guard)
@@ -403,6 +403,8 @@ class Server:
             return OSError(f"not all shards wrote it within {SHARDS_STOP_SECONDS:g} s")
         except (OSError, StorageError) as error:
             return error
+        except RefusedError as error:
+            return OSError(str(error))
         finally:
             self.primary.close()
         return None
@@ -642,7 +644,7 @@ class Server:
 
     def _run_finished(self) -> None:
         self.telemetry.run_finished()
-        self.persistence.run_finished()
+        self.persistence.require_checkpoint()
         stays = "; serving pulls until it is stopped"
         if self.settings.exit_when_finished:
             linger = self.settings.exit_linger
@@ -671,6 +673,8 @@ class Server:
                 name = hold.session.worker.name
                 about = {"event": "upload-stalled", "worker": name}
                 logger.warning("the upload of worker %s stalled: another worker gets its buffer", name, extra=about)
+                if self.secondary is not None and hold.purpose is Purpose.INITIALIZE:
+                    self.secondary.first_upload_stalled(hold.session)
             for hold in self.staging.evict_slow():
                 name = hold.session.worker.name
                 about = {"event": "upload-slow", "worker": name}

@@ -205,11 +205,13 @@ async def test_stalled_holder_loses_its_buffer_only_if_others_wait(others_wait: 
         holder.cancel()
 
 
-async def test_complete_commit_is_never_evicted() -> None:
+@pytest.mark.parametrize(("purpose", "what"), [(Purpose.COMMIT, "complete"), (Purpose.INITIALIZE, "received")])
+async def test_complete_upload_is_never_evicted(purpose: Purpose, what: str) -> None:
+    """First parameters may wait for other shards."""
     now = 0.0
     staging, session = pool(clock=lambda: now), Registry().join(1)
-    hold = await staging.reserve(session, Call(), Purpose.COMMIT)
-    hold.complete = True
+    hold = await staging.reserve(session, Call(), purpose)
+    setattr(hold, what, True)
     now = 1000.0
     assert staging.evict_stalled(10, others_wait=True) == []
 

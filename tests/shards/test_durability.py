@@ -17,7 +17,7 @@ from gem_server.durability import log, model_files, recovery, shard_files
 from gem_server.durability.files import Files
 from gem_server.errors import RefusedError, StartupError
 from gem_server.shards.agreement import PrimaryAgreement, SecondaryAgreement
-from gem_server.shards.operations import CheckpointCut, CheckpointWritten, Operation, Report
+from gem_server.shards.operations import CheckpointCut, CheckpointNeeded, CheckpointWritten, Operation, Report
 from gem_worker.client import Observer, ServerRefusedError
 from safetensors.numpy import load_file
 
@@ -252,6 +252,42 @@ def test_a_full_log_of_any_shard_makes_room_by_a_checkpoint(
         for _ in range(120):
             assert worker.commit().applied
         worker.end()
+
+
+def test_a_group_stops_although_a_shard_has_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename, full = Files.rename, list[bool]()
+
+    def rename_if_room(self: Files, source: Path, target: Path) -> None:
+        if full and "1" in source.relative_to(tmp_path).parts:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        rename(self, source, target)
+
+    monkeypatch.setattr(Files, "rename", rename_if_room)
+    with serving(2, tmp_path, rule="downpour", durability="interval") as group:
+        worker = Worker(group.address, 0)
+        worker.begin()
+        worker.pull()
+        assert worker.commit().applied
+        worker.end()
+        full.append(True)
+        with pytest.raises(OSError, match="shard 1 could not write the checkpoint"):
+            group.servers[0].stop()
+    full.clear()
+    with serving(2, tmp_path, rule="downpour", durability="interval", resume=True) as group:
+        assert group.clocks() == [1, 1]
+
+
+async def test_only_the_first_request_for_a_checkpoint_counts() -> None:
+    reports: list[Report] = []
+    primary, secondary = PrimaryAgreement(2, lambda _: None), SecondaryAgreement(reports.append)
+    for number in (1, 2):
+        assert secondary.request_checkpoint()
+        assert secondary.request_checkpoint()
+        assert primary.is_newest(number - 1)
+        primary.cut()
+        assert not primary.is_newest(number - 1)
+        secondary.checkpoint_cut(number)
+    assert reports == [CheckpointNeeded(0), CheckpointNeeded(1)]
 
 
 def test_a_merged_checkpoint_holds_what_a_server_would(tmp_path: Path) -> None:

@@ -230,6 +230,8 @@ def _attach(name: str, tensor: Tensor, view: Tensor) -> None:
 
 def _alone(view: Tensor) -> Tensor:
     """The same memory in a storage of one tensor: safetensors and pickle take or write a shared one as a whole."""
+    if view.device.type not in ("cpu", "cuda"):  # where a storage's address is no number, as with MPS
+        return view
     start = view.storage_offset() * view.element_size()
     storage = view.untyped_storage()[start : start + view.nbytes]
     return torch.empty(0, dtype=view.dtype, device=view.device).set_(storage, 0, view.shape, view.stride())

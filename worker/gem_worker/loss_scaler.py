@@ -15,7 +15,7 @@ class LossScaler:
         self._flat = flat
         self._optimizer: torch.optim.Optimizer | None = None
         self._gradients: tuple[Tensor, ...] = ()
-        self._is_unscaled = False
+        self._is_unscaled = self._is_marked = False
 
     def unscale(self, scaler: object) -> None:
         """Divide the gradients by the scale, once per `update`.
@@ -30,8 +30,9 @@ class LossScaler:
     @torch.no_grad()
     def mark_overflow(self, scaler: object) -> None:
         """Fill the gradients with NaN if they overflowed: clipping may have made them finite."""
-        if scaler is None:
+        if scaler is None or self._is_marked:
             return
+        self._is_marked = True
         has_stepped = as_scaler(scaler).step(self._holder())
         if not has_stepped:
             for group in self._flat.groups:
@@ -39,7 +40,7 @@ class LossScaler:
 
     def update(self, scaler: object) -> None:
         """Update the scale."""
-        self._is_unscaled = False
+        self._is_unscaled = self._is_marked = False
         if scaler is not None:
             as_scaler(scaler).update()
 

@@ -18,7 +18,7 @@ ALONE = (
 
 
 # From SIGTERM to its default action if no callback is called: training may have ended by an error.
-HOLD_SECONDS = 20.0
+HOLD_SECONDS = 120.0
 
 
 class LoopWorker:

@@ -91,8 +91,10 @@ class WorkerFigures(_message.Message):
     def __init__(self, worker_name: _Optional[str] = ..., newest: _Optional[_Union[_commit_pb2.CommitStatistics, _Mapping]] = ..., recent: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class CheckpointNeeded(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("newest",)
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
+    newest: int
+    def __init__(self, newest: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("piece_held", "parameters_held", "session_refused", "piece_refused", "ready", "record_written", "checkpoint_written", "shard_state", "worker_figures", "checkpoint_needed")

@@ -168,6 +168,8 @@ class Checkpointer:
             try:
                 await log.room_for_checkpoint(layout, size + moments)
             except OSError:
+                if layout.part is not None:
+                    raise  # all shards have them, or none
                 logger.warning(
                     "the disk has no room for the workers' moments: this checkpoint goes without, and the log has each "
                     "worker's from its next commit on"

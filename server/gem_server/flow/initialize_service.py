@@ -132,4 +132,5 @@ class Upload:
     async def complete(self, footer: Footer) -> None:
         """Check the footer and submit. Raises as `submit`."""
         self._assembler.finish(footer.byte_count, footer.chunk_count, footer.crc32c)
+        self.hold.received = True
         await self._initialize_service.submit(self)

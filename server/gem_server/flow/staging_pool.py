@@ -235,7 +235,7 @@ class StagingPool:
         if not (self.waiting or others_wait):
             return []
         limit = now - timeout
-        stalled = [hold for hold in self._holding if not hold.complete and hold.progressed_at <= limit]
+        stalled = [hold for hold in self._holding if not _is_received(hold) and hold.progressed_at <= limit]
         for reader in [hold.reply for hold in self._holding if hold.reply is not None]:
             if reader.progressed_at <= limit:
                 reader.end(
@@ -332,6 +332,11 @@ class StagingPool:
         if self._layout is None:
             raise AssertionError("a commit was staged before the layout was settled")
         return StagingBuffer(self._layout)
+
+
+def _is_received(hold: BufferLease) -> bool:
+    """First parameters may then wait for other shards."""
+    return hold.complete or (hold.received and hold.purpose is Purpose.INITIALIZE)
 
 
 def _is_waiting(hold: BufferLease) -> bool:

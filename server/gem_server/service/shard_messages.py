@@ -159,7 +159,8 @@ def _put_report(report: Report, message: shards_pb2.Report) -> None:
             message.ready.SetInParent()
         case RecordWritten(clock):
             message.record_written.clock = clock
-        case CheckpointNeeded():
+        case CheckpointNeeded(newest):
+            message.checkpoint_needed.newest = newest
             message.checkpoint_needed.SetInParent()
         case CheckpointWritten(number, error):
             message.checkpoint_written.number = number
@@ -188,7 +189,7 @@ def report_from(message: shards_pb2.Report) -> Report:
         case "checkpoint_written":
             return CheckpointWritten(message.checkpoint_written.number, message.checkpoint_written.error)
         case "checkpoint_needed":
-            return CheckpointNeeded()
+            return CheckpointNeeded(message.checkpoint_needed.newest)
         case "piece_refused":
             return _refused_from(message.piece_refused)
         case "session_refused":

@@ -58,6 +58,10 @@ class PrimaryAgreement(Agreement):
             self._written.clear()
         self._send(CheckpointCut(self._checkpoint))
 
+    def is_newest(self, number: int) -> bool:
+        """Whether no checkpoint began after this one."""
+        return number == self._checkpoint
+
     def lost(self, index: int) -> None:
         """A secondary has disconnected: no checkpoint will be complete."""
         self._lost = index
@@ -128,7 +132,7 @@ class SecondaryAgreement(Agreement):
     def request_checkpoint(self) -> bool:
         if not self._is_requested:
             self._is_requested = True
-            self._report(CheckpointNeeded())
+            self._report(CheckpointNeeded(self._ordered))
         return True
 
     @override

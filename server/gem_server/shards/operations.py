@@ -147,7 +147,9 @@ class CheckpointWritten:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointNeeded:
-    """Report: the log is full or large."""
+    """Report: the log is full or large; `newest`: the last checkpoint's number."""
+
+    newest: int
 
 
 @dataclass(frozen=True, slots=True)

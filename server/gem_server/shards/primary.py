@@ -247,8 +247,9 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                 secondary.is_ready = True
             case RecordWritten(clock):
                 self.agreement.record_written(secondary.index, clock)
-            case CheckpointNeeded():
-                self.on_checkpoint_needed()
+            case CheckpointNeeded(newest):
+                if self.agreement.is_newest(newest):
+                    self.on_checkpoint_needed()
             case CheckpointWritten(number, error):
                 self.agreement.checkpoint_written(secondary.index, number, error)
             case PieceHeld(session_id, commit_id):

@@ -264,6 +264,13 @@ class SecondaryOrder(CommitOrder, CommitObserver):
             self._awaiting_first -= 1
         yield
 
+    def first_upload_stalled(self, session: Session) -> None:
+        """The primary ends the session: its piece may be complete there, and would wait for this one."""
+        refusal = RefusedError(
+            Reason.UNKNOWN_SESSION, "the upload of the first parameters to another shard stalled: Join again"
+        )
+        self.report(SessionRefused(session.session_id, refusal))
+
     @override
     async def wait_snapshot(self, session: Session, version: Version | None) -> bool:
 
