@@ -10,6 +10,7 @@ from gem_server.errors import StartupError
 from gemps.v1 import operations_pb2, run_pb2
 from safetensors.numpy import load_file
 
+from tests.waiting import eventually_async
 from tests.wire.conftest import Serve
 from tests.wire.model import LARGE, SMALL
 from tests.wire.oracle import Oracle
@@ -422,7 +423,8 @@ async def test_an_operators_finish_survives_a_crash_though_no_commit_came_since_
     await serving.stub.Control(CHECKPOINT)
     finish = operations_pb2.ControlRequest(action=operations_pb2.CONTROL_ACTION_FINISH, reason="enough")
     await serving.stub.Control(finish)
-    await serving.until(lambda status: status.checkpoint.version == status.version)
+    state = tmp_path / "live" / "latest" / "state.json"
+    await eventually_async(lambda: json.loads(state.read_text(encoding="utf-8"))["finished_because"])
     shutil.copytree(tmp_path / "live", tmp_path / "crashed", symlinks=True)
     after = await serve(data_dir=tmp_path / "crashed", resume=True)
     assert (await after.status()).run_state == run_pb2.RUN_STATE_FINISHED
