@@ -28,9 +28,12 @@ class LossScaler:
         self._is_unscaled = True
 
     @torch.no_grad()
-    def mark_overflow(self, scaler: object) -> None:
-        """Fill the gradients with NaN if they overflowed: clipping may have made them finite."""
+    def prepare(self, scaler: object) -> None:
+        """Unscale; if the script did, mark an overflow by NaN: clipping may have hidden it."""
         if scaler is None or self._is_marked:
+            return
+        if not self._is_unscaled:
+            self.unscale(scaler)
             return
         self._is_marked = True
         has_stepped = as_scaler(scaler).step(self._holder())

@@ -270,8 +270,7 @@ class ParameterServer:
             rate = self._optimizer.rate
             return StepReport(False, False, None, self._version, None, samples, rate, 0.0, 0.0, 0.0, local=True)
         flat.collect_gradients()
-        scaling.unscale(scaler)
-        scaling.mark_overflow(scaler)
+        scaling.prepare(scaler)
         self._transform.clip()
         local_steps = self._local.accumulate(self.eta, self._local_state)
         if not local_steps:
