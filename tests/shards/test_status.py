@@ -124,6 +124,9 @@ def test_the_history_has_norms_of_the_whole_model() -> None:
 
 def test_metrics_and_dashboard_show_the_shards(group: Group) -> None:
     url = group.servers[0].server.web_urls["--dashboard"]
+    primary = group.servers[0].server.primary
+    assert primary is not None
+    group.servers[0].until(lambda: not primary.missing)  # the others' reports
     with urlopen(f"{url}metrics") as response:
         found = {one.name: one for one in text_string_to_metric_families(response.read().decode())}
     assert [one.labels["shard"] for one in found["gemps_info"].samples] == ["0/3"]
