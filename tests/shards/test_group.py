@@ -241,6 +241,33 @@ def test_a_stalled_upload_of_first_parameters_makes_room_for_another(pieces: lis
         other.end()
 
 
+def test_a_worker_waits_for_memory_of_a_secondary() -> None:
+    with serving(2, rule="gem") as group, ThreadPoolExecutor(1) as threads:
+        first, second = Worker(group.address, 0), Worker(group.address, 1)
+        first.begin()
+        memory = group.servers[1].server.sessions.memory
+        limit, memory.limit = memory.limit, memory.reserved
+        begun = threads.submit(second.begin)
+        workers = group.servers[0].server.sessions.workers
+        eventually(lambda: (worker := workers.get("worker-1")) is not None and worker.sessions > 2)
+        assert not begun.done()
+        memory.limit = limit
+        begun.result(30)
+        second.pull()
+        assert second.commit().applied
+        first.end()
+        second.end()
+
+
+def test_a_model_that_a_secondary_can_never_hold_is_refused_at_once() -> None:
+    with serving(2, rule="gem") as group:
+        group.servers[1].server.sessions.memory.limit = 1000
+        worker = Worker(group.address, 0)
+        with pytest.raises(ServerRefusedError, match="raise --memory-limit"):
+            worker.begin()
+        worker.client.close()
+
+
 def test_a_shard_with_other_durability_does_not_start(tmp_path: Path) -> None:
     """Each would wait for what the other never writes."""
     with serving(2, tmp_path / "group") as started:

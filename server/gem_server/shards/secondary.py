@@ -51,7 +51,7 @@ from gem_server.version import Version
 
 # Seconds that calls wait for operations, and a copy of theta for calls.
 PATIENCE_SECONDS = 30.0
-# Of a Join, perhaps at the wrong server.
+# Of a Join at a wrong server.
 JOIN_SECONDS = 5.0
 MAX_WAITING = 4096
 RETRY_SECONDS = 1.0
@@ -100,6 +100,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         self._forgets = forgets
         self._commits: dict[bytes, _Commits] = {}
         self._to_forget: dict[bytes, Session] = {}
+        self._refused_joins: dict[bytes, RefusedError] = {}
         self._clocks: deque[int] = deque()
         self._first_expected = ParametersExpected(b"", 0)
         self._first: InitializeRequest | None = None
@@ -289,10 +290,13 @@ class SecondaryOrder(CommitOrder, CommitObserver):
     @override
     async def wait_joined(self, session_id: bytes) -> Session | None:
         await self._wait_for(
-            lambda: self._sessions.find(session_id) is not None,
+            lambda: self._sessions.find(session_id) is not None or session_id in self._refused_joins,
             f"this is not the primary: give workers its address, {self._primary}",
             JOIN_SECONDS,
         )
+        refusal = self._refused_joins.pop(session_id, None)
+        if refusal is not None and self._sessions.find(session_id) is None:
+            raise refusal.again()
         return self._sessions.get(session_id, self._clock())
 
     async def committed(
@@ -336,8 +340,16 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         )
         try:
             self._sessions.join(info, self._clock())
-        except RefusedError as refusal:
+        except RefusedError as error:
+            refusal = error
+            if error.retry_after is not None:
+                refusal = RefusedError(Reason.UNKNOWN_SESSION, f"another shard refused to join: {error}")
+            while len(self._refused_joins) >= MAX_WAITING:
+                del self._refused_joins[next(iter(self._refused_joins))]
+            self._refused_joins[joined.session_id] = refusal
             self.report(SessionRefused(joined.session_id, refusal))
+        else:
+            self._refused_joins.pop(joined.session_id, None)
 
     async def _end(self, ended: Ended) -> None:
         session = self._sessions.find(ended.session_id)

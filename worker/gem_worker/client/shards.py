@@ -22,6 +22,7 @@ from gem_worker.client.events import ClientEvent, EventKind, EventSink
 from gem_worker.client.initialize import initialize
 from gem_worker.client.messages import CommitOutcome, RunState, Version
 from gem_worker.client.retry import Patience
+from gem_worker.client.session import LOST_SESSION
 
 Result = TypeVar("Result")
 
@@ -60,7 +61,9 @@ class Shards:
         while True:
             try:
                 self._join_others()
-            except (ServerUnavailableError, SessionLostError) as error:
+            except (ServerUnavailableError, SessionLostError, ServerRefusedError) as error:
+                if isinstance(error, ServerRefusedError) and error.reason not in LOST_SESSION:
+                    raise
                 self._patience.failed(str(error))
                 self._primary.session.heartbeat()  # joins again if it was lost
             else:
