@@ -561,7 +561,9 @@ class Play:
             self._serve(event)
 
     def _await_protest(self, call: Call) -> None:
-        until = time.monotonic() + min(_MOST_PAUSE, max(_PAUSE, _REACTIONS * self._talk.reaction))
+        if not self.shard.is_secondary:
+            self._group.reaction = self._talk.reaction
+        until = time.monotonic() + min(_MOST_PAUSE, max(_PAUSE, _REACTIONS * self._group.reaction))
         while (left := until - time.monotonic()) > 0:
             event = self._talk.next(left)
             if event is None:

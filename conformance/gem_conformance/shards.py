@@ -15,12 +15,13 @@ __all__ = ["ShardGroup"]
 class ShardGroup:
     """Shared by the servers' threads.
 
-    `pulled`: clock of the primary's newest pull.
+    Of the primary: `pulled`: clock of the newest pull; `reaction`: latency.
     """
 
     def __init__(self, count: int = 1) -> None:
         self.count = count
         self.pulled = 0
+        self.reaction = 0.0
         self._join = session_pb2.JoinRequest()
         self._lock = threading.Lock()
         self._arrived = 0

@@ -94,7 +94,7 @@ def uploads_ranges(puppet: Puppet) -> None:
     join_all(puppet)
     count = puppet.task.layout.parameter_count
     first = ((np.arange(count) % 509 - 254) / 256).astype(np.float32)
-    ranges = np.split(first, [puppet.layout.parameter_count])
+    ranges = np.split(first, np.cumsum([side.layout.parameter_count for side in sides(puppet)])[:-1])
     data = [one.tobytes() + bytes(side.layout.buffer_bytes) for one, side in zip(ranges, sides(puppet), strict=True)]
     with ThreadPoolExecutor(len(data)) as threads:
         list(threads.map(lambda side, payload: side.initialize(payload), sides(puppet), data))
@@ -221,6 +221,17 @@ def whole_model_to_the_primary(puppet: Puppet) -> None:
     puppet.theta = np.zeros(puppet.layout.parameter_count, np.float32)
     puppet.commit_id = 1
     puppet.say(puppet.whole())
+    puppet.hear()
+
+
+@wrong(FaultName.WRONG_SIZE, "shards-eta", expected=f"{34_560 * 4} bytes", came=f"{34_304 * 4} bytes")
+def a_second_range_as_long_as_the_first(puppet: Puppet) -> None:
+    begin_all(puppet)
+    puppet.commit_id = 1
+    for one in sides(puppet):
+        one.commit_id = puppet.commit_id
+        byte_count = 4 * puppet.layout.parameter_count if one is puppet.others[0] else one.payload.byte_count
+        one.say(commit_pb2.CommitRequest(header=one.header(byte_count=byte_count)))
     puppet.hear()
 
 

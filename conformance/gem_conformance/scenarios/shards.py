@@ -54,11 +54,11 @@ def dropped_reply(play: Play) -> None:
     play.last_commit()
 
 
-# Two ranges that wait for proceed, the second not of whole blocks.
+# Ranges that wait for proceed, of different lengths.
 _LARGE = Task(
     Layout(
         [
-            tensor("weight", (310, 320)),
+            tensor("weight", (310, 330)),
             tensor("bias", (1001,)),
             tensor("steps", (), "buffer", "int64"),
             tensor("mean", (1001,), "buffer"),
@@ -68,14 +68,16 @@ _LARGE = Task(
 _INT8 = replace(_LARGE, delta_wire_types=(WireType.INT8_BLOCK,), parameter_wire_types=(WireType.INT8_BLOCK,))
 
 
-def _scenario(name: str, about: str, play: Callable[[Play], None], task: Task = _LARGE) -> Scenario:
-    return Scenario(f"shards-{name}", about, play, task, may_not_speak=True, shards=2)
+def _scenario(name: str, about: str, play: Callable[[Play], None], task: Task = _LARGE, *, shards: int = 2) -> Scenario:
+    return Scenario(f"shards-{name}", about, play, task, may_not_speak=True, shards=shards)
 
 
 SCENARIOS = (
-    _scenario("first", "two servers without parameters: to each its range, BUFFERs to the last", start.initialise),
+    _scenario(
+        "first", "three servers without parameters: to each its range, BUFFERs to the last", start.initialise, shards=3
+    ),
     _scenario("small", "ranges that travel whole", commits.commit_small, SMALL),
-    _scenario("eta", "the learning rate is the primary's", commits.changed_eta),
+    _scenario("eta", "three servers, the learning rate is the primary's", commits.changed_eta, shards=3),
     _scenario(
         "int8",
         "ranges are cut between blocks",
