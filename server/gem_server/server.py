@@ -726,6 +726,7 @@ def _shared_settings(rule: UpdateRule, settings: ServerSettings) -> str:
         "durability": settings.durability_level,
         "staging_buffers": settings.staging_buffers,
         "keep_moments": settings.keep_moments,
+        "data_dir": settings.data_dir is not None,
         "settings": dict(sorted(rule.settings.items())),
     }
     return json.dumps(about)

@@ -216,5 +216,25 @@ async def test_complete_upload_is_never_evicted(purpose: Purpose, what: str) -> 
     assert staging.evict_stalled(10, others_wait=True) == []
 
 
+async def test_a_commit_that_waits_for_other_shards_may_take_longer() -> None:
+    now = 0.0
+    staging, session = pool(clock=lambda: now), Registry().join(1)
+
+    async def wait_for_others() -> None:
+        call = Call()
+        async with call.ending():
+            staging.received(await staging.reserve(session, call, Purpose.COMMIT))
+            await asyncio.Event().wait()
+
+    holder = asyncio.create_task(wait_for_others())
+    await settled()
+    now = 59.0
+    assert staging.evict_stalled(10, others_wait=True) == []
+    now = 60.0
+    assert len(staging.evict_stalled(10, others_wait=True)) == 1
+    with pytest.raises(RefusedError):
+        await holder
+
+
 async def _reserve(staging: StagingPool, session: Session) -> BufferLease:
     return await staging.reserve(session, Call(), Purpose.COMMIT)

@@ -7,8 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import numpy as np
@@ -18,12 +22,13 @@ from gem_server.durability.files import Files
 from gem_server.errors import RefusedError, StartupError
 from gem_server.shards.agreement import PrimaryAgreement, SecondaryAgreement
 from gem_server.shards.operations import CheckpointCut, CheckpointNeeded, CheckpointWritten, Operation, Report
+from gem_server.shards.primary import PrimaryOrder
 from gem_worker.client import Observer, ServerRefusedError
 from safetensors.numpy import load_file
 
 from gem_core.registry import BFLOAT16, BUILT_IN, PRECONDITIONED
 from tests.client.real_server import RealServer
-from tests.shards.group import Float32, Worker, serving
+from tests.shards.group import Float32, Worker, free_port, serving
 
 WORKERS, ROUNDS = 3, 4
 RULES = [*((name, "none", "float32") for name in BUILT_IN), *((*pair, "float32") for pair in PRECONDITIONED)]
@@ -275,6 +280,67 @@ def test_a_group_stops_although_a_shard_has_no_room(tmp_path: Path, monkeypatch:
     full.clear()
     with serving(2, tmp_path, rule="downpour", durability="interval", resume=True) as group:
         assert group.clocks() == [1, 1]
+
+
+@contextmanager
+def primary_of_a_process(folder: Path, **settings: Any) -> Iterator[tuple[RealServer, list[str], Popen[bytes]]]:
+    """A primary, the command of its shard 1, and that as a process, which may be killed."""
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "gem_cli", "serve", "--shard", "1/2", "--primary", address, "--resume"]
+    command += ["--rule", "downpour", "--durability", "interval", "--bind", "127.0.0.1:0"]
+    command += ["--data-dir", str(folder / "1")]
+    with Popen(command, stderr=subprocess.DEVNULL) as secondary:
+        primary = RealServer(shard="0/2", bind=address, data_dir=folder / "0", durability="interval", **settings)
+        try:
+            yield primary, command, secondary
+        finally:
+            secondary.kill()
+            with suppress(OSError):  # no last checkpoint
+                primary.stop()
+
+
+def test_a_shard_cannot_join_a_group_that_has_begun(tmp_path: Path) -> None:
+    """It would forget what came after the group's start."""
+    with primary_of_a_process(tmp_path, commits=2) as (primary, command, secondary):
+        worker = Worker(primary.address, 0)
+        worker.begin()
+        worker.pull()
+        for _ in range(2):
+            worker.commit()
+        worker.end()
+        with Observer(primary.address) as observer:
+            observer.control("checkpoint", "a test")
+        secondary.kill()
+        with Popen(command, stderr=subprocess.PIPE, text=True) as late:
+            assert late.stderr is not None
+            assert any("have begun without 1/2: start all again" in line for line in iter(late.stderr.readline, ""))
+            late.kill()
+    with serving(2, tmp_path, rule="downpour", durability="interval", resume=True) as group:
+        assert group.clocks() == [3, 3]
+
+
+def test_a_primary_stops_although_a_lost_shard_was_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    committing = threading.Event()
+    committed = PrimaryOrder.committed
+
+    async def note(*arguments: Any) -> None:
+        committing.set()
+        await committed(*arguments)
+
+    with primary_of_a_process(tmp_path) as (primary, _, secondary), ThreadPoolExecutor(2) as threads:
+        worker = Worker(primary.address, 0)
+        worker.begin()
+        worker.pull()
+        monkeypatch.setattr(PrimaryOrder, "committed", note)
+        monkeypatch.setattr("gem_server.shards.primary.MAX_BEHIND", 0)
+        commit = threads.submit(worker.commit)
+        assert committing.wait(30)
+        secondary.kill()
+        stop = threads.submit(primary.stop)
+        assert stop in wait([stop], 30).done
+        worker.client.give_up()
+        wait([commit], 30)
+        worker.client.close()
 
 
 async def test_only_the_first_request_for_a_checkpoint_counts() -> None:

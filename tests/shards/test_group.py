@@ -13,16 +13,26 @@ import grpc
 import numpy as np
 import pytest
 import torch
-from gem_server.errors import RefusedError, StartupError
+from gem_server.errors import Reason, RefusedError, StartupError
 from gem_server.flow.commit_order import Piece
 from gem_server.flow.requests import InitializeRequest
 from gem_server.settings import ServerSettings
-from gem_server.shards.operations import CommitExpected, Operation, ParametersExpected, ParametersHeld, Report
+from gem_server.shards.operations import (
+    CommitExpected,
+    CommitOrdered,
+    CommitRefused,
+    Operation,
+    ParametersExpected,
+    ParametersHeld,
+    PieceHeld,
+    Report,
+)
 from gem_server.shards.primary import PrimaryOrder, Secondary
 from gem_server.shards.secondary import SecondaryOrder
 from gem_server.state.sessions import Session
 from gem_worker import ParameterServer
 from gem_worker.client import Observer, RunFinishedError, ServerRefusedError
+from gem_worker.client.commit import Committer
 from gemps.v1 import parameter_server_pb2_grpc, parameters_pb2, session_pb2, shards_pb2, status_pb2, transfer_pb2
 from pydantic import ValidationError
 from torch import nn
@@ -33,7 +43,7 @@ from gem_core.shards import Shard
 from gem_core.wire_types import WireType
 from tests.client.real_server import RealServer
 from tests.shards.group import MODEL, Group, Worker, free_port, serving
-from tests.waiting import eventually, happens_async
+from tests.waiting import eventually, happens, happens_async
 
 FOLLOW = "/gemps.v1.ParameterServerService/Follow"
 
@@ -163,7 +173,7 @@ def test_a_primary_says_which_shards_it_waits_for() -> None:
 def test_a_group_refuses_other_shards(group: Group) -> None:
     rule = (
         '{"rule": "downpour", "precondition": "none", "state_type": "float32", "durability": "none", '
-        '"staging_buffers": 0, "keep_moments": false, "settings": {"weight_decay": 0.0}}'
+        '"staging_buffers": 0, "keep_moments": false, "data_dir": false, "settings": {"weight_decay": 0.0}}'
     )
     assert "give both the same --rule, its settings" in follow(group.address).details()
     for invalid in ("[", "[]", '{"rule": %s}' % ("[" * 900 + "]" * 900), "[" * 9000):
@@ -268,13 +278,84 @@ def test_a_model_that_a_secondary_can_never_hold_is_refused_at_once() -> None:
         worker.client.close()
 
 
+def test_a_repeated_commit_needs_its_pieces_again(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shard 1 reports its piece, which the primary refuses meanwhile, late, and hears of that late."""
+    waits: list[Piece] = []
+    reports: list[Report] = []
+    operations: list[Operation] = []
+    wait_complete = PrimaryOrder.wait_complete
+    secondary = group.servers[1].server.secondary
+    assert secondary is not None
+    report, receive = secondary.report, secondary.receive
+
+    async def refuse_once(self: PrimaryOrder, piece: Piece) -> None:
+        waits.append(piece)
+        if len(waits) == 1:
+            await happens_async(lambda: reports)
+            raise RefusedError(Reason.STALLED, "try again", retry_after=0.05)
+        await wait_complete(self, piece)
+
+    def keep_report(one: Report) -> None:
+        (reports.append if isinstance(one, PieceHeld) and not reports else report)(one)
+
+    def keep_operation(one: Operation) -> None:
+        (operations.append if operations or isinstance(one, CommitRefused) else receive)(one)
+
+    def deliver() -> None:
+        secondary.receive = receive  # type: ignore[method-assign]
+        for one in operations:
+            receive(one)
+
+    worker = Worker(group.address, 0)
+    worker.begin()
+    worker.pull()
+    monkeypatch.setattr(PrimaryOrder, "wait_complete", refuse_once)
+    secondary.report, secondary.receive = keep_report, keep_operation  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as threads:
+        commit = threads.submit(worker.commit)
+        eventually(lambda: len(waits) == 2)
+        group.servers[1].in_loop(lambda: report(reports[0]))
+        happens(lambda: any(isinstance(one, CommitOrdered) for one in operations), patience=0.5)
+        group.servers[1].in_loop(deliver)
+        assert commit.result(30).applied
+    worker.end()
+
+
+def test_a_refusal_that_the_primary_does_not_give_ends_the_call(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of an old token at one shard."""
+    monkeypatch.setattr("gem_worker.client.shards.REFUSAL_SECONDS", 0.2)
+    commit = Committer.commit
+
+    def refuse(self: Committer, *arguments: Any, **options: Any) -> Any:
+        if threading.current_thread().name.startswith("gemps-shard"):
+            raise ServerRefusedError("CREDENTIALS", "a wrong token")
+        return commit(self, *arguments, **options)
+
+    worker = Worker(group.address, 0)
+    worker.begin()
+    worker.pull()
+    monkeypatch.setattr(Committer, "commit", refuse)
+    with ThreadPoolExecutor(1) as threads, pytest.raises(ServerRefusedError, match="a wrong token"):
+        threads.submit(worker.commit).result(30)
+    worker.end()
+
+
+def test_shards_without_and_with_a_data_directory_do_not_start_together(tmp_path: Path) -> None:
+    """Their checkpoints would never be complete."""
+    with (
+        serving(2, tmp_path / "group", durability="none") as started,
+        pytest.raises(StartupError, match=r"in data_dir, false, not true: .*--data-dir to all shards or none"),
+    ):
+        RealServer(shard="1/2", primary=started.address, durability="none")
+
+
 def test_a_shard_with_other_durability_does_not_start(tmp_path: Path) -> None:
     """Each would wait for what the other never writes."""
     with serving(2, tmp_path / "group") as started:
         for own in ({}, {"data_dir": tmp_path / "1", "durability": "interval"}):
             with pytest.raises(
                 StartupError,
-                match=r'in durability, "(none|interval)", not "commit": .*--data-dir to all',
+                match=r'in durability, "(none|interval)", not "commit".*: .*--data-dir to all',
             ):
                 RealServer(shard="1/2", primary=started.address, **own)
 

@@ -51,6 +51,18 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return {"shared_memory_socket": tmp_path / "memory"} if request.param == "shared memory" else {}
 
 
+def test_a_worker_without_memory_for_local_steps_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("gem_worker.parameter_server.LocalSteps", fail)
+    with ServerThread(rule="agn", rule_settings="local_steps=3", eta=ETA) as server:
+        ps = ParameterServer(server.address, Quadratic(), client_settings=IMPATIENT, name="w")
+        with pytest.raises(RuntimeError, match="out of memory"):
+            ps.__enter__()
+        assert worker_status(server)["state"] == "WORKER_STATE_LEFT"
+
+
 def test_agn_commits_the_mean_of_its_local_steps(place: dict[str, Path]) -> None:
     with ServerThread(rule="agn", rule_settings="local_steps=3", eta=ETA, **place) as server:
         model = Quadratic()

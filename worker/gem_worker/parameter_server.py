@@ -233,9 +233,9 @@ class ParameterServer:
                     self._bring_parameters(transfer, has_parameters=membership.has_parameters)
             except RunFinishedError:
                 self._finished = True  # step() raises
-            self._joined = flat, transfer, LossScaler(flat)
             self._local = LocalSteps(flat, run.worker_step)
             self._local_state = self._local.new_state()
+            self._joined = flat, transfer, LossScaler(flat)
             if membership.overlap:
                 self._courier = Courier(self._client)
             if self._optimizer is not None:

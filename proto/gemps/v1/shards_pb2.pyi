@@ -45,12 +45,14 @@ class CheckpointWritten(_message.Message):
     def __init__(self, number: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class PieceHeld(_message.Message):
-    __slots__ = ("session_id", "commit_id")
+    __slots__ = ("session_id", "commit_id", "attempt")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     commit_id: int
-    def __init__(self, session_id: _Optional[bytes] = ..., commit_id: _Optional[int] = ...) -> None: ...
+    attempt: int
+    def __init__(self, session_id: _Optional[bytes] = ..., commit_id: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class ParametersHeld(_message.Message):
     __slots__ = ("attempt",)
@@ -155,12 +157,14 @@ class SessionEnded(_message.Message):
     def __init__(self, session_id: _Optional[bytes] = ..., reason: _Optional[_Union[_errors_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class CommitExpected(_message.Message):
-    __slots__ = ("session_id", "commit_id")
+    __slots__ = ("session_id", "commit_id", "attempt")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     commit_id: int
-    def __init__(self, session_id: _Optional[bytes] = ..., commit_id: _Optional[int] = ...) -> None: ...
+    attempt: int
+    def __init__(self, session_id: _Optional[bytes] = ..., commit_id: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class CommitRefused(_message.Message):
     __slots__ = ("session_id", "commit_id", "reason", "message", "retry_after")

@@ -30,6 +30,8 @@ RETRY_SECONDS = 1.0
 # Slow: longer than SLOW_SECONDS, and SLOW_FACTOR times the recent median.
 SLOW_SECONDS = 2.0
 SLOW_FACTOR = 8
+# Times the timeout, for pieces on other shards.
+OTHER_SHARDS_FACTOR = 6
 # Extra buffers.
 BUFFERS_FOR_THE_SLOW = 1
 RECENT_UPLOADS = 16
@@ -235,7 +237,12 @@ class StagingPool:
         if not (self.waiting or others_wait):
             return []
         limit = now - timeout
-        stalled = [hold for hold in self._holding if not _is_received(hold) and hold.progressed_at <= limit]
+        limit_of_received = now - OTHER_SHARDS_FACTOR * timeout
+        stalled = [
+            hold
+            for hold in self._holding
+            if not _is_received(hold) and hold.progressed_at <= (limit_of_received if hold.received else limit)
+        ]
         for reader in [hold.reply for hold in self._holding if hold.reply is not None]:
             if reader.progressed_at <= limit:
                 reader.end(

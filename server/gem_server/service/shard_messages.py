@@ -65,9 +65,9 @@ def _put_operation(operation: Operation, message: shards_pb2.Operation) -> None:
         case Ended(session_id, refusal):
             message.session_ended.session_id = session_id
             _put_reason(refusal, message.session_ended)
-        case CommitExpected(session_id, commit_id):
-            message.commit_expected.session_id = session_id
-            message.commit_expected.commit_id = commit_id
+        case CommitExpected(session_id, commit_id, attempt):
+            expected = message.commit_expected
+            expected.session_id, expected.commit_id, expected.attempt = session_id, commit_id, attempt
         case CommitRefused():
             _put_refused(operation, message.commit_refused)
         case CommitOrdered(session_id, commit_id, clock, eta):
@@ -145,9 +145,9 @@ def reports_to(reports: Iterable[Report]) -> shards_pb2.FollowRequest:
 
 def _put_report(report: Report, message: shards_pb2.Report) -> None:
     match report:
-        case PieceHeld(session_id, commit_id):
-            message.piece_held.session_id = session_id
-            message.piece_held.commit_id = commit_id
+        case PieceHeld(session_id, commit_id, attempt):
+            held = message.piece_held
+            held.session_id, held.commit_id, held.attempt = session_id, commit_id, attempt
         case ParametersHeld(attempt):
             message.parameters_held.attempt = attempt
         case CommitRefused():
@@ -179,7 +179,8 @@ def report_from(message: shards_pb2.Report) -> Report:
     """Decode a report. Raises MALFORMED."""
     match message.WhichOneof("report"):
         case "piece_held":
-            return PieceHeld(message.piece_held.session_id, message.piece_held.commit_id)
+            held = message.piece_held
+            return PieceHeld(held.session_id, held.commit_id, held.attempt)
         case "parameters_held":
             return ParametersHeld(message.parameters_held.attempt)
         case "ready":
@@ -243,7 +244,7 @@ def _reason_from(message: Any) -> RefusedError:
 
 _OPERATIONS: dict[str, Callable[[Any], Operation]] = {
     "session_ended": lambda one: Ended(one.session_id, _reason_from(one)),
-    "commit_expected": lambda one: CommitExpected(one.session_id, one.commit_id),
+    "commit_expected": lambda one: CommitExpected(one.session_id, one.commit_id, one.attempt),
     "commit_refused": _refused_from,
     "commit_ordered": lambda one: CommitOrdered(one.session_id, one.commit_id, one.clock, one.eta),
     "pull_ordered": lambda one: PullOrdered(one.session_id, one.clock, one.restores_moment),

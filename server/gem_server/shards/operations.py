@@ -38,6 +38,7 @@ class CommitExpected:
 
     session_id: bytes
     commit_id: int
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +177,7 @@ class PieceHeld:
 
     session_id: bytes
     commit_id: int
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)

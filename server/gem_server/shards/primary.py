@@ -52,7 +52,7 @@ from gem_server.version import Version
 
 # Commits wait for a secondary that is this many operations behind.
 MAX_BEHIND = 4096
-# A secondary that is further behind is lost: refusals and joins do not wait for room.
+# A secondary further behind is lost: joins and refusals do not wait.
 MAX_QUEUED = 4 * MAX_BEHIND
 
 logger = logging.getLogger(__name__)
@@ -118,6 +118,7 @@ class _Commit:
     """A commit that can be ordered next of its session; `complete`: each secondary holds its piece."""
 
     commit_id: int
+    attempt: int
     missing: set[int]
     complete: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -136,7 +137,8 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         self.agreement = PrimaryAgreement(shard.count, self._send)
         self._initialize_lock = asyncio.Lock()
         self._initializing = 0  # sessions, one of which uploads
-        self._attempt = 0  # of an upload of first parameters
+        self._attempt = 0
+        self._parameters_attempt = 0
         self._has_parameters = False
         self._parameters_missing: set[int] = set()
         self._parameters_held = asyncio.Event()
@@ -167,7 +169,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         return self._secondaries.get(index)
 
     def connect(self, hello: Hello) -> Secondary:
-        """Connect a secondary. Raises MALFORMED, TOO_MANY."""
+        """Connect a secondary. Raises MALFORMED, TOO_MANY, STARTING."""
         shard = hello.shard
         if shard.count != self._shard.count or not shard.is_secondary:
             raise RefusedError(
@@ -178,6 +180,10 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                 Reason.TOO_MANY,
                 f"shard {shard} is connected already: start each once",
                 retry_after=1.0,
+            )
+        if isinstance(self._decision, Begin):
+            raise RefusedError(
+                Reason.STARTING, f"the other shards have begun without {shard}: start all again", retry_after=1.0
             )
         secondary = self._secondaries[shard.index] = Secondary(hello)
         address = f"localhost{hello.address}" if hello.address.startswith(":") else hello.address
@@ -233,6 +239,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
     def disconnected(self, secondary: Secondary) -> None:
         """Handle a broken connection: fatal, once the shards have begun to recover."""
         del self._secondaries[secondary.index]
+        secondary.has_room.set()
         if not self._is_closed:
             logger.warning("shard %d/%d disconnected", secondary.index, self._shard.count)
         self._has_all.clear()
@@ -252,9 +259,9 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                     self.on_checkpoint_needed()
             case CheckpointWritten(number, error):
                 self.agreement.checkpoint_written(secondary.index, number, error)
-            case PieceHeld(session_id, commit_id):
+            case PieceHeld(session_id, commit_id, attempt):
                 commit = self._commits.get(session) if (session := self._sessions.find(session_id)) else None
-                if commit is not None and commit.commit_id == commit_id:
+                if commit is not None and (commit.commit_id, commit.attempt) == (commit_id, attempt):
                     commit.missing.discard(secondary.index)
                     if not commit.missing and not commit.complete.done():
                         commit.complete.set_result(None)
@@ -267,7 +274,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                     if session.commit_call is not None:
                         session.commit_call.end(refusal.again())
             case ParametersHeld(attempt):
-                if attempt == self._attempt:
+                if attempt == self._parameters_attempt:
                     self._parameters_missing.discard(secondary.index)
                     if not self._parameters_missing:
                         self._parameters_held.set()
@@ -287,8 +294,9 @@ class PrimaryOrder(CommitOrder, CommitObserver):
             return  # out of sequence: `enqueue` will refuse it
         commit = self._commits.get(piece.session)
         if commit is None or commit.commit_id != piece.commit_id:
-            self._commits[piece.session] = _Commit(piece.commit_id, set(self._secondaries))
-        self._send(CommitExpected(piece.session.session_id, piece.commit_id))
+            self._attempt += 1
+            commit = self._commits[piece.session] = _Commit(piece.commit_id, self._attempt, set(self._secondaries))
+        self._send(CommitExpected(piece.session.session_id, piece.commit_id, commit.attempt))
 
     @override
     async def wait_complete(self, piece: Piece) -> None:
@@ -319,6 +327,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         try:
             async with self._initialize_lock:
                 self._attempt += 1
+                self._parameters_attempt = self._attempt
                 self._parameters_missing = set(self._secondaries)
                 self._parameters_held.clear()
                 self._send(ParametersExpected(session.session_id, self._attempt))

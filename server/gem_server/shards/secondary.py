@@ -79,11 +79,12 @@ class OperationRequest(Request[None]):
 class _Commits:
     """What is known of a session's next commit.
 
-    `expected`: its id; `asked`: that of the last call; `refused`: one that cannot come again; `early`: refused here
-    before it is expected; `piece`: complete, not ordered.
+    `expected`: its id, by `attempt`; `asked`: that of the last call; `refused`: one that cannot come again; `early`:
+    refused here before it is expected; `piece`: complete, not ordered.
     """
 
     expected: int = 0
+    attempt: int = 0
     asked: int = 0
     refused: CommitRefused | None = None
     early: CommitRefused | None = None
@@ -142,11 +143,11 @@ class SecondaryOrder(CommitOrder, CommitObserver):
     def receive(self, operation: Operation) -> None:
         """Queue an operation; let uploads start at once."""
         match operation:
-            case CommitExpected(session_id, commit_id):
+            case CommitExpected(session_id, commit_id, attempt):
                 commits = self._commits_of(session_id)
                 if commits.piece is not None and commits.piece.commit_id != commit_id:
                     self._drop(commits, _replaced())
-                commits.expected, commits.refused = commit_id, None
+                commits.expected, commits.attempt, commits.refused = commit_id, attempt, None
                 if commits.early is not None and commits.early.commit_id == commit_id:
                     self._report_refused(commits, commits.early)
                 self._wake_all(commits.waiting)
@@ -244,7 +245,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         commits = self._commits_of(session_id)
         if commits.expected == request.commit_id:
             commits.piece = request
-            self.report(PieceHeld(session_id, request.commit_id))
+            self.report(PieceHeld(session_id, request.commit_id, commits.attempt))
         else:
             self._release(request, _replaced())
         return True

@@ -1,6 +1,7 @@
 """A session with several servers (shards.proto)."""
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
@@ -30,7 +31,9 @@ Result = TypeVar("Result")
 SETTLE_SECONDS = 1.0
 # After which a shard may have another address.
 SHARD_PATIENCE_SECONDS = 5.0
-# Answers of the primary, which the other shards give, too.
+# For the primary, when another shard has refused.
+REFUSAL_SECONDS = 30.0
+# Answers that all shards give.
 _SETTLED = (RunFinishedError, ServerRefusedError, SessionLostError)
 
 
@@ -157,6 +160,8 @@ class Shards:
                 commit_id=commit_id,
             )
 
+        for one in self._others:
+            one.session.last_applied = self._primary.session.last_applied
         sequence = self._primary.session.last_applied + 1
         results = self._everywhere(send)
         lost = [one for one in results if isinstance(one, SessionLostError)]
@@ -236,13 +241,18 @@ class Shards:
         return self._primary.session.whole_layout.parameter_count
 
     def _everywhere(self, call: Callable[[Connection], Result]) -> list[Result | Exception]:
-        """Call all; an error that would leave the others waiting ends their calls, with SessionLostError."""
+        """Call all; an error after which others would wait ends their calls."""
         lost: list[str] = []
+        refused: list[Exception] = []
+        primary_ended = threading.Event()
 
         def call_other(one: Connection) -> Result:
             try:
                 return call(one)
-            except _SETTLED:
+            except _SETTLED as error:
+                if not primary_ended.wait(REFUSAL_SECONDS):
+                    refused.append(error)
+                    self._primary.interrupt()
                 raise
             except BaseException as error:
                 lost.append(str(error))
@@ -251,10 +261,16 @@ class Shards:
                     raise SessionLostError(str(error)) from error
                 raise
 
+        def call_primary() -> Result:
+            try:
+                return call(self._primary)
+            finally:
+                primary_ended.set()
+
         membership = self._primary.session.membership
         futures = [self._threads.submit(call_other, one) for one in self._others]
         try:
-            first: Result | Exception = call(self._primary)
+            first: Result | Exception = call_primary()
             if self._primary.session.membership is not membership:
                 lost.append("the session began anew")
                 wait(futures, SETTLE_SECONDS)
@@ -266,9 +282,9 @@ class Shards:
             self._cancel(futures)
         except BaseException as error:
             self._cancel(futures)
-            if not (isinstance(error, CallCancelledError) and lost):
+            if not (isinstance(error, CallCancelledError) and (lost or refused)):
                 raise
-            first = SessionLostError(lost[0])
+            first = refused[0] if refused else SessionLostError(lost[0])
         finally:
             self._primary.session.patience.resume()
         others = map(_result, futures)
