@@ -72,18 +72,19 @@ class Transformer(Figure):
         "quick form has 28 k parameters, 8 and 32 workers, one seed."
     )
     remark = (
-        "Read off afterwards. With 8 and 32 workers the chosen setting is ahead of gem by 8 to 20 %, and with 28 k "
-        "of everything else asynchronous but for one cell of `rms and spectral`; with 32 its loss is 1.02 to 1.13 "
-        "times synchronous Muon's. Where a quarter of the workers is slow, it reaches Muon's final loss in an "
-        "eighth to a third of the time. With 28 k and 100 workers it fails in the round-robin order: averaged-rms "
-        "divides by the root of N, 100 there, and spectral directions do not make up for it, so that steps are too "
-        "small; with eta 0.008 the loss is 2.34 instead of 3.23. With 107 k it fails nowhere and is ahead of gem in"
-        " every cell, by 8 to 20 %; with 100 workers eta 0.002 is better by 7 %. `rms and spectral` has no such "
-        "factor: with one eta, 0.002, it is below gem in every cell of 28 k (one seed), with 100 workers at 0.88 to"
-        " 1.05 times Muon's loss. So take rms for many workers. The rule had not chosen it, so gem stays the "
-        "default. On digits gem is ahead of the chosen setting with 1 and 8 workers (1.3 to 2.3 times its loss with"
-        " the MLP, 5 to 15 with the CNN), and with the MLP with 100, too (6 to 11); with the CNN and 100 workers "
-        "gem learns little (its eta was chosen with 8), and the chosen setting has 0.06 to 0.27 of its loss."
+        "Read off afterwards. With 8 and 32 workers the chosen setting is ahead of gem by 8 to 26 %, and with 28 k "
+        "of everything else asynchronous but for one cell of `rms and spectral`; with 32 its loss is 1.02 to 1.16 "
+        "times synchronous Muon's. Where a quarter of the workers is slow, it reaches Muon's final loss in 0.12 to "
+        "0.38 of the time. With 28 k and 100 workers it fails in the round-robin order: averaged-rms divides by the"
+        " root of N, 100 there, and spectral directions do not make up for it, so that steps are too small; with "
+        "eta 0.008 the loss is 2.34 instead of 3.23. With 107 k and 388 k it fails nowhere and is ahead of gem in "
+        "every cell, by 8 to 26 %; with 100 workers eta 0.002 is better, by 7 and 10 %. With 388 k the chosen eta "
+        "is the lowest that was tried. `rms and spectral` has no such factor: with one eta, 0.002, it is below gem "
+        "in every cell of 28 k (one seed), with 100 workers at 0.88 to 1.05 times Muon's loss. So take rms for many"
+        " workers. The rule had not chosen it, so gem stays the default. On digits gem is ahead of the chosen "
+        "setting with 1 and 8 workers (1.3 to 2.3 times its loss with the MLP, 5 to 15 with the CNN), and with the "
+        "MLP with 100, too (6 to 11); with the CNN and 100 workers gem learns little (its eta was chosen with 8), "
+        "and the chosen setting has 0.06 to 0.27 of its loss."
     )
     size = (10.0, 4.4)
 
