@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 STEP_BYTES = 256 << 10
-# Minimum read of ciphertext: room for a record's overhead.
+# Minimum read of ciphertext.
 _LEAST_BYTES = 4 << 10
 
 Bytes = bytes | bytearray | memoryview

@@ -669,6 +669,7 @@ class Server:
                 about = {"event": "expired", "worker": name, "seconds": seconds}
                 logger.warning("worker %s expired: not heard of for %g s", name, seconds, extra=about)
             others_wait = self.queue.blocked() or self._ordering.is_initialize_awaited
+            self._lane_port.wake()
             for hold in self.staging.evict_stalled(self.settings.stall_timeout, others_wait):
                 name = hold.session.worker.name
                 about = {"event": "upload-stalled", "worker": name}

@@ -1,13 +1,14 @@
 """The lane of a real server: sessions, turns, and peers that break the protocol, are slow, or flood it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 import pytest
 import pytest_asyncio
 from gem_server.service import lane_connection
 from gemps import lane
+from gemps.low_water_mark import RESERVE_BYTES, WAKE_BYTES
 from gemps.v1 import commit_pb2, transfer_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
@@ -21,6 +22,9 @@ from tests.wire.worker import RawWorker
 
 # A reply of 40 MB: more than all buffers of a connection take.
 WIDE = Model((Tensor("weight", (10_000_000,)),))
+# One chunk of 1.2 MB, which is cut where the low-water mark of its connection changes, and in between.
+MEDIUM = Model((Tensor("weight", (300_000,)),))
+MEDIUM_CUTS = [WAKE_BYTES, *(1_200_000 - size for size in (RESERVE_BYTES + WAKE_BYTES, RESERVE_BYTES, WAKE_BYTES, 0))]
 # Of a slow reader, for each message.
 READING_SECONDS = 0.1
 
@@ -234,12 +238,21 @@ async def test_breaks_are_told_of_once(serving: Serving, caplog: pytest.LogCaptu
     assert caplog.text.count("a connection of the lane from 127.0.0.1:") == 1
 
 
-async def test_a_commit_cut_at_any_byte_of_its_frames_is_the_same_commit(serving: Serving) -> None:
-    """Small frames and chunks, in two pieces, the second of which comes in a later turn of the event loop."""
-    (worker,) = await serving.training(1, LARGE)
+@pytest.mark.parametrize(
+    ("model", "chunk_bytes", "cuts"),
+    [
+        (LARGE, 100_000, range(1, 120, 9)),
+        (MEDIUM, 2 * MIB, [size - more for size in MEDIUM_CUTS for more in (0, 1, 17)]),
+    ],
+)
+async def test_a_commit_cut_at_any_byte_of_its_frames_is_the_same_commit(
+    serving: Serving, model: Model, chunk_bytes: int, cuts: Sequence[int]
+) -> None:
+    """In two pieces, the second of which comes in a later turn of the event loop."""
+    (worker,) = await serving.training(1, model)
     peer = await welcomed(worker)
-    for number, cut in enumerate(range(1, 120, 9), 1):
-        commit = worker.prepare(worker.delta(number), chunk_bytes=100_000, sequence=number)
+    for number, cut in enumerate(cuts, 1):
+        commit = worker.prepare(worker.delta(number), chunk_bytes=chunk_bytes, sequence=number)
         await peer.send(MESSAGE, commit.opening().SerializeToString())
         await peer.expect(MESSAGE)
         for message in (*commit.chunk_messages(), commit.closing()):

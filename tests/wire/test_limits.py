@@ -1,9 +1,10 @@
 """Bounded memory: staging buffers in order, the waiting room before them, stalled holders, the size of a message."""
 
 import asyncio
+from collections.abc import AsyncIterator, Iterable
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
@@ -15,7 +16,7 @@ from tests.waiting import eventually_async
 from tests.wire.calls import answer_to
 from tests.wire.conftest import Serve
 from tests.wire.lane import HELLO, MESSAGE, WELCOME, LanePeer, frame, hello
-from tests.wire.model import LARGE, SMALL
+from tests.wire.model import LARGE, SMALL, Model, Tensor
 from tests.wire.processes import PeakMeter, server_process
 from tests.wire.refusals import PATIENCE, read_refusal, refused
 from tests.wire.serving import Serving
@@ -24,7 +25,10 @@ from tests.wire.worker import CommitStream, RawWorker, all_of
 
 pytestmark = pytest.mark.usefixtures("each_transport")
 
+T = TypeVar("T")
 KIB = 1024
+# One chunk of 1.6 MB.
+MEDIUM = Model((Tensor("weight", (400_000,)),))
 METHODS = ("Commit", "Initialize", "Join", "Pull", "WatchStatus", "Control")
 # Between the chunks of a slow upload.
 SLOW_CHUNK_SECONDS = 0.5
@@ -51,6 +55,13 @@ async def finish(stream: CommitStream, chunks_sent: int = 0) -> None:
         await stream.send(message)
     await stream.send(commit.closing())
     await stream.outcome()
+
+
+async def slowly(pieces: Iterable[T]) -> AsyncIterator[T]:
+    """Pause before each."""
+    for piece in pieces:
+        await asyncio.sleep(SLOW_CHUNK_SECONDS)
+        yield piece
 
 
 async def test_buffers_are_granted_in_the_order_of_asking(serve: Serve) -> None:
@@ -217,11 +228,36 @@ async def test_slow_holder_that_makes_progress_keeps_its_buffer(serve: Serve) ->
     await serving.until_waiting(1)
     commit = first.prepare(first.delta(1), chunk_bytes=40 * KIB)
     assert len(commit.chunks) == 6
-    for message in commit.chunk_messages():
-        await asyncio.sleep(SLOW_CHUNK_SECONDS)
+    async for message in slowly(commit.chunk_messages()):
         await held.send(message)
     await held.send(commit.closing())
     assert (await held.outcome()).verdict.version.clock == 2
+    await waiting.proceed()
+    await finish(waiting)
+
+
+async def test_few_bytes_of_a_large_chunk_are_progress(serve: Serve) -> None:
+    """On the lane, where the server wakes at every 128 KiB of a long chunk otherwise."""
+    serving = await serve(staging_buffers=1, stall_timeout=1.0)
+    first, second = await serving.training(2, MEDIUM)
+    peer = await LanePeer.connect("127.0.0.1", first.membership.lane_port)
+    await peer.send(HELLO, hello(first.session_id, first.membership.incarnation).SerializeToString())
+    await peer.expect(WELCOME)
+    commit = first.prepare(first.delta(1), chunk_bytes=2 * MIB)
+    await peer.send(MESSAGE, commit.opening().SerializeToString())
+    await peer.expect(MESSAGE)
+    waiting = await waiter(second)
+    await serving.until_waiting(1)
+    (message,) = commit.chunk_messages()
+    sent = frame(MESSAGE, message.SerializeToString())
+    await peer.send_bytes(sent[:MIB])
+    async for start in slowly(range(MIB, MIB + 40, 8)):
+        await peer.send_bytes(sent[start : start + 8])
+    await peer.send_bytes(sent[MIB + 40 :])
+    await peer.send(MESSAGE, commit.closing().SerializeToString())
+    reply = commit_pb2.CommitResponse.FromString(await peer.expect(MESSAGE))
+    assert reply.verdict.version.clock == 2
+    peer.close()
     await waiting.proceed()
     await finish(waiting)
 
