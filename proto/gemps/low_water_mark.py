@@ -1,29 +1,29 @@
-"""Fewer wake-ups while a long payload arrives."""
+"""Fewer wake-ups during long payloads."""
 
 import socket
 from contextlib import suppress
 
 WAKE_BYTES = 128 << 10
-# Read without a mark, which must not exceed the bytes to come. TLS may hold a record, a blocking read WAKE_BYTES.
-RESERVE_BYTES = 2 * WAKE_BYTES + (32 << 10)
+# More than TLS holds must follow a mark.
+RESERVE_BYTES = WAKE_BYTES + (32 << 10)
 
 
 class LowWaterMark:
-    """SO_RCVLOWAT of a TCP socket."""
+    """SO_RCVLOWAT."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._bytes = 1
+        self._is_set = False
 
     def expect(self, count: int) -> int:
-        """Set it while `count` bytes of a message are to come; 0 resets it.
-
-        Returns how many a blocking read may ask for.
-        """
+        """Set it for a message's last `count` bytes, 0 none; return how many to read."""
         is_long = count >= RESERVE_BYTES + WAKE_BYTES
-        wanted = WAKE_BYTES if is_long else 1
-        if wanted != self._bytes:
-            self._bytes = wanted
-            with suppress(OSError):  # Windows has none
-                self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+        if is_long != self._is_set:
+            with suppress(OSError):
+                self._is_set = is_long and self._has_room()
+                mark = WAKE_BYTES if self._is_set else 1
+                self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, mark)
         return count - RESERVE_BYTES if is_long else count
+
+    def _has_room(self) -> bool:
+        return self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= 2 * WAKE_BYTES

@@ -44,7 +44,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _raise_descriptor_limit() -> None:
-    """A worker uses two descriptors; with shared memory, up to nine."""
+    """A worker uses up to nine descriptors."""
     try:
         import resource
     except ImportError:  # Windows

@@ -230,7 +230,7 @@ def _ignore(rank: int, delta: Delta) -> None:
 
 
 def _links(settings: SimulationSettings, layout: Layout) -> Links:
-    """Of all shards together: they do the same at the same time."""
+    """Of all shards together."""
     delta, reply = (
         PayloadFormat(layout, WIRE_TYPES[wire]).byte_count for wire in (settings.delta_wire, settings.parameter_wire)
     )

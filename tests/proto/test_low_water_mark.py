@@ -15,13 +15,15 @@ from gemps.tls_stream import STEP_BYTES, TlsStream
 from tests.security.authority import Authority
 
 LONG = RESERVE_BYTES + WAKE_BYTES
+LITTLE = 16 << 10
 HANG_SECONDS = 20
 
 
-@pytest.fixture
-def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """A reader's and a sender's."""
+@pytest.fixture(params=[1 << 20])
+def ends(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A reader's, which has a buffer of `param` bytes, and a sender's."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, request.param)
         sender = socket.create_connection(listening.getsockname())
         reader, _ = listening.accept()
     sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -37,8 +39,16 @@ def test_a_reader_of_a_long_payload_wakes_when_the_mark_is_reached(ends: tuple[s
     reader, sender = ends
     mark = LowWaterMark(reader)
     assert mark.expect(LONG) == WAKE_BYTES
-    sender.sendall(bytes(WAKE_BYTES - 1))
+    sender.sendall(bytes(LITTLE))
     assert not wakes(reader, 0.1)
+    sender.sendall(bytes(WAKE_BYTES - LITTLE))
+    assert wakes(reader, HANG_SECONDS)
+
+
+@pytest.mark.parametrize("ends", [32 << 10], indirect=True)
+def test_a_reader_with_a_small_buffer_wakes_at_the_next_byte(ends: tuple[socket.socket, socket.socket]) -> None:
+    reader, sender = ends
+    assert LowWaterMark(reader).expect(LONG) == WAKE_BYTES
     sender.sendall(b"x")
     assert wakes(reader, HANG_SECONDS)
 

@@ -229,7 +229,7 @@ def _attach(name: str, tensor: Tensor, view: Tensor) -> None:
 
 
 def _alone(view: Tensor) -> Tensor:
-    """The same memory in a storage of one tensor: safetensors and pickle take or write a shared one as a whole."""
+    """The same memory in a storage of one tensor: safetensors and pickle use a shared one whole."""
     if view.device.type not in ("cpu", "cuda"):  # where a storage's address is no number, as with MPS
         return view
     start = view.storage_offset() * view.element_size()

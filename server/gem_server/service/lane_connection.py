@@ -261,7 +261,7 @@ class LaneConnection:
                 self._lane.received(count)
 
     def _wait_for_turn(self) -> None:
-        """Resume next turn: the selector cannot see data buffered in this process."""
+        """Resume next turn: the selector cannot see buffered data."""
         self._is_waiting_for_turn = True
         self._loop.call_soon(self._turn)
 
@@ -367,7 +367,7 @@ class LaneConnection:
             self.close()
 
     def _end(self, status: bytes) -> None:
-        """Send END, unless within a frame; after WELCOME, drain input, or a reset would destroy END."""
+        """Send END, unless within a frame; after WELCOME, drain input."""
         if self._is_over or self._lane.state is State.CLOSED:
             return
         is_torn = bool(self._unsent) or (self._tls is not None and self._tls.has_unsent)
@@ -381,6 +381,7 @@ class LaneConnection:
             self.close()
             return
         self._to_drop = LINGER_BYTES
+        self._mark.expect(0)
         self._limit_time(LINGER_SECONDS)
 
     def _check(self) -> None:

@@ -169,5 +169,5 @@ def _reasons(failures: Mapping[str, OSError]) -> str:
 
 
 def _reason(error: OSError) -> str:
-    """Plain text: `socket.create_server` appends the address to `strerror`; unresolved names have negative errnos."""
+    """Plain text, without an address; unresolved names have negative errnos."""
     return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)

@@ -1,6 +1,8 @@
 """The gRPC server."""
 
 import logging
+import socket
+from pathlib import Path
 
 import grpc
 from gemps.limits import MESSAGE_BYTES
@@ -37,6 +39,8 @@ CHANNEL_OPTIONS = (
     # Bounds header memory; a worker needs three.
     ("grpc.max_concurrent_streams", 128),
 )
+# gRPC would queue 4096 connections: a second of a storm.
+_BACKLOG = 512
 
 
 class Listener:
@@ -72,6 +76,7 @@ class Listener:
                 "that process, or choose another --bind (port 0 takes a free one)"
             ) from error
         await self._server.start()
+        _limit_backlog(port)
         return port
 
     def set_health(self, *, serving: bool) -> None:
@@ -83,3 +88,15 @@ class Listener:
         if self._server is not None:
             await self._server.stop(grace)
             self._server = None
+
+
+def _limit_backlog(port: int) -> None:
+    for path in Path("/proc/self/fd").glob("*"):
+        try:
+            connection = socket.socket(fileno=int(path.name))
+        except OSError:
+            continue
+        is_listening = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        if is_listening and connection.family != socket.AF_UNIX and connection.getsockname()[1] == port:
+            connection.listen(_BACKLOG)
+        connection.detach()

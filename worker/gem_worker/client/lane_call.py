@@ -160,7 +160,6 @@ class LaneCall:
                 count = self._read(sink.space()[:most], _WAIT_FOR_ALL)
                 self._lane.skip(count)
                 sink.filled(count)
-            self._mark.expect(0)
         else:
             message, offset, data = split_message(commit_pb2.CommitResponse, frame.body, COMMIT_RESPONSE_CHUNK)
             reply.receive_fields(message)
