@@ -3,7 +3,7 @@
 import socket
 from contextlib import suppress
 
-WAKE_BYTES = 128 << 10
+WAKE_BYTES = 256 << 10
 # More than TLS holds must follow a mark.
 RESERVE_BYTES = WAKE_BYTES + (32 << 10)
 

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.usefixtures("each_transport")
 
 T = TypeVar("T")
 KIB = 1024
-# One chunk of 1.6 MB.
-MEDIUM = Model((Tensor("weight", (400_000,)),))
+# One chunk of 2 MB.
+MEDIUM = Model((Tensor("weight", (500_000,)),))
 METHODS = ("Commit", "Initialize", "Join", "Pull", "WatchStatus", "Control")
 # Between the chunks of a slow upload.
 SLOW_CHUNK_SECONDS = 0.5
@@ -237,7 +237,7 @@ async def test_slow_holder_that_makes_progress_keeps_its_buffer(serve: Serve) ->
 
 
 async def test_few_bytes_of_a_large_chunk_are_progress(serve: Serve) -> None:
-    """On the lane, where the server wakes at every 128 KiB of a long chunk otherwise."""
+    """On the lane, where the server wakes at every 256 KiB of a long chunk otherwise."""
     serving = await serve(staging_buffers=1, stall_timeout=1.0)
     first, second = await serving.training(2, MEDIUM)
     peer = await LanePeer.connect("127.0.0.1", first.membership.lane_port)
