@@ -19,7 +19,7 @@ STEPS = 300
 SOME = 50
 
 # Three workers are built where no other test has done that before.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 def test_python_typescript_and_cpp_workers_train_one_model_at_an_equal_pace(

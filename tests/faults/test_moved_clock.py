@@ -152,6 +152,7 @@ class MovedWorker:
         return self._process.wait(PATIENCE)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_clocks_of_server_and_workers_move_by_a_day_under_training_with_tls(tmp_path: Path, figures: Figures) -> None:
     """The certificates are from today; one worker starts as if it were yesterday, one as if it were tomorrow."""

@@ -38,6 +38,7 @@ def test_figures_are_run_drawn_judged_and_written_down_and_share_their_runs(tmp_
     assert {path: path.stat().st_ino for path in (tmp_path / "runs").iterdir()} == before
 
 
+@pytest.mark.long
 def test_what_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
     # Several seconds of runs, of which the longest comes first.
     options = ("--model", "mlp", "--seeds", "1", "--steps", "40", "--jobs", "1", "--output", str(tmp_path))

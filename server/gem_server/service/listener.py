@@ -96,7 +96,9 @@ def _limit_backlog(port: int) -> None:
             connection = socket.socket(fileno=int(path.name))
         except OSError:
             continue
-        is_listening = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-        if is_listening and connection.family != socket.AF_UNIX and connection.getsockname()[1] == port:
-            connection.listen(_BACKLOG)
-        connection.detach()
+        try:
+            is_listening = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if is_listening and connection.family != socket.AF_UNIX and connection.getsockname()[1] == port:
+                connection.listen(_BACKLOG)
+        finally:
+            connection.detach()
