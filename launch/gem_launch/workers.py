@@ -185,7 +185,6 @@ class _Workers:
                 self._report_failure(index, code, reporter)
 
     def _print_output(self, index: int, reporter: Reporter) -> bool:
-        """Print up to READ_BYTES of lines; return whether there were any."""
         child = self._children[index]
         ended = not child.running  # before reading
         with child.log.open("rb") as log:

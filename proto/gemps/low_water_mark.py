@@ -9,14 +9,14 @@ RESERVE_BYTES = WAKE_BYTES + (32 << 10)
 
 
 class LowWaterMark:
-    """SO_RCVLOWAT."""
+    """Receive low-water mark of a socket (SO_RCVLOWAT)."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._is_set = False
 
     def expect(self, count: int) -> int:
-        """Set it for a message's last `count` bytes, 0 none; return how many to read."""
+        """Set it while `count` bytes are to come, and return how many a blocking read may ask for; 0 resets."""
         is_long = count >= RESERVE_BYTES + WAKE_BYTES
         if is_long != self._is_set:
             with suppress(OSError):

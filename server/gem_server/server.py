@@ -386,7 +386,6 @@ class Server:
         logger.info("stopped at clock %d", clock, extra={"event": "stopped", "clock": clock})
 
     async def _wait_for_primary(self) -> None:
-        """Follow until the primary has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHARDS_STOP_SECONDS):
                 await self._primary_ended.wait()

@@ -20,7 +20,7 @@ from tests.wire.model import LARGE, SMALL, Model, Tensor
 from tests.wire.processes import PeakMeter, server_process
 from tests.wire.refusals import PATIENCE, read_refusal, refused
 from tests.wire.serving import Serving
-from tests.wire.transfer import MESSAGE_LIMIT, MIB
+from tests.wire.transfer import MESSAGE_LIMIT, MIB, Commit
 from tests.wire.worker import CommitStream, RawWorker, all_of
 
 pytestmark = pytest.mark.usefixtures("each_transport")
@@ -39,6 +39,16 @@ async def holder(worker: RawWorker) -> CommitStream:
     stream = worker.commit_stream()
     await stream.send_opening(worker.prepare(worker.delta(1)))
     return stream
+
+
+async def lane_holder(worker: RawWorker, commit: Commit) -> LanePeer:
+    """A connection of the lane whose commit has a staging buffer."""
+    peer = await LanePeer.connect("127.0.0.1", worker.membership.lane_port)
+    await peer.send(HELLO, hello(worker.session_id, worker.membership.incarnation).SerializeToString())
+    await peer.expect(WELCOME)
+    await peer.send(MESSAGE, commit.opening().SerializeToString())
+    await peer.expect(MESSAGE)
+    return peer
 
 
 async def waiter(worker: RawWorker) -> CommitStream:
@@ -167,12 +177,8 @@ async def test_what_comes_after_the_buffer_was_lost_reaches_nobody_elses_delta(s
     first, second = await serving.training(2, LARGE)
     before = second.held
     assert before is not None
-    peer = await LanePeer.connect("127.0.0.1", first.membership.lane_port)
-    await peer.send(HELLO, hello(first.session_id, first.membership.incarnation).SerializeToString())
-    await peer.expect(WELCOME)
     poison = first.prepare(first.delta(7), chunk_bytes=100 * KIB)
-    await peer.send(MESSAGE, poison.opening().SerializeToString())
-    await peer.expect(MESSAGE)
+    peer = await lane_holder(first, poison)
     chunk = frame(MESSAGE, poison.chunk_messages()[0].SerializeToString())
     await peer.send_bytes(chunk[: 50 * KIB])
     waiting = await waiter(second)
@@ -240,12 +246,8 @@ async def test_few_bytes_of_a_large_chunk_are_progress(serve: Serve) -> None:
     """On the lane, where the server wakes at every 256 KiB of a long chunk otherwise."""
     serving = await serve(staging_buffers=1, stall_timeout=1.0)
     first, second = await serving.training(2, MEDIUM)
-    peer = await LanePeer.connect("127.0.0.1", first.membership.lane_port)
-    await peer.send(HELLO, hello(first.session_id, first.membership.incarnation).SerializeToString())
-    await peer.expect(WELCOME)
     commit = first.prepare(first.delta(1), chunk_bytes=2 * MIB)
-    await peer.send(MESSAGE, commit.opening().SerializeToString())
-    await peer.expect(MESSAGE)
+    peer = await lane_holder(first, commit)
     waiting = await waiter(second)
     await serving.until_waiting(1)
     (message,) = commit.chunk_messages()

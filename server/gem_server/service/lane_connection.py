@@ -367,7 +367,7 @@ class LaneConnection:
             self.close()
 
     def _end(self, status: bytes) -> None:
-        """Send END, unless within a frame; after WELCOME, drain input."""
+        """Send END, unless within a frame; after WELCOME, drain input, or a reset would destroy END."""
         if self._is_over or self._lane.state is State.CLOSED:
             return
         is_torn = bool(self._unsent) or (self._tls is not None and self._tls.has_unsent)
