@@ -15,19 +15,25 @@ from gemps.tls_stream import STEP_BYTES, TlsStream
 from tests.security.authority import Authority
 
 LONG = RESERVE_BYTES + WAKE_BYTES
-LITTLE = 16 << 10
+LITTLE, MUCH = 16 << 10, 16 << 20
 HANG_SECONDS = 20
 
 
-@pytest.fixture(params=[1 << 20])
+@pytest.fixture(params=[0])
 def ends(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """A reader's, which has a buffer of `param` bytes, and a sender's."""
+    """A reader's, which has a buffer of `param` bytes (0: the kernel has enlarged it), and a sender's."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, request.param)
+        if request.param:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, request.param)
         sender = socket.create_connection(listening.getsockname())
         reader, _ = listening.accept()
     sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with sender, reader:
+        while not request.param and reader.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < 2 * WAKE_BYTES:
+            thread = threading.Thread(target=sender.sendall, args=(bytes(MUCH),))
+            thread.start()
+            reader.recv(MUCH, socket.MSG_WAITALL)
+            thread.join()
         yield reader, sender
 
 
