@@ -30,6 +30,7 @@ _FLOATS_OUT = types.Array(types.float32, 1, "C", aligned=True)
 
 # As in checked_copy.
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
+_ILLEGAL = np.uint32(0xFFFFFFFF)
 _INFINITY = np.uint32(0x7F800000)
 _LARGEST = int(np.float32(LARGEST_VALUE).view(np.uint32))
 # Larger scales can exceed the limit.
@@ -56,28 +57,24 @@ def decode(wire_type: WireType, data: memoryview, out: NDArray[np.float32]) -> B
     """See wire_types.decode."""
     if out.size == 0:
         return None
-    worst = np.zeros(2, np.uint32)
+    limit = _LARGEST
     match wire_type:
         case WireType.FLOAT32:
-            _copy(np.frombuffer(data, np.uint32), out.view(np.uint32), worst)
+            worst = _copy(np.frombuffer(data, np.uint32), out.view(np.uint32))
         case WireType.BFLOAT16:
-            _widen(np.frombuffer(data, np.uint16), out.view(np.uint32), worst)
+            worst = _widen(np.frombuffer(data, np.uint16), out.view(np.uint32))
         case _ if wire_type in _DEQUANTISE:
             raw = np.frombuffer(data, np.uint8)
-            _DEQUANTISE[wire_type](raw, raw.view(np.int8), out, worst, BLOCK_ELEMENTS, wire_type.unit_bytes)
+            worst = _DEQUANTISE[wire_type](raw, raw.view(np.int8), out, BLOCK_ELEMENTS, wire_type.unit_bytes)
+            limit = _LARGEST_SCALE
         case _:
             return wire_types.decode(wire_type, data, out)
-    limit = _LARGEST_SCALE if wire_type in BLOCKS else _LARGEST
-    if worst[0] <= limit and not worst[1]:
-        return None
-    return wire_types.decode(wire_type, data, out)
+    return None if worst <= limit else wire_types.decode(wire_type, data, out)
 
 
 def first_bad_value(values: NDArray[np.float32]) -> BadElement | None:
     """See wire_types.first_bad_value."""
-    worst = np.zeros(1, np.uint32)
-    _largest(values.view(np.uint32), worst)
-    return None if worst[0] <= _LARGEST else wire_types.first_bad_value(values)
+    return None if _largest(values.view(np.uint32)) <= _LARGEST else wire_types.first_bad_value(values)
 
 
 COMPILED = Codec(encode, decode, first_bad_value)
@@ -91,35 +88,35 @@ def warm_up() -> None:
     first_bad_value(values)
 
 
-# Decoding kernels set worst[0] to the largest magnitude's bits.
+# Decoding kernels return the largest magnitude's bits.
 
 
-@driver(_WORDS, _WORDS_OUT, _WORDS_OUT, parallel=False)
-def _copy(data, out, worst):  # type: ignore[no-untyped-def]
+@driver(_WORDS, _WORDS_OUT, parallel=False)
+def _copy(data, out):  # type: ignore[no-untyped-def]
     largest = np.uint32(0)
     for i in range(out.size):
         bits = data[i]
         out[i] = bits
         largest = max(largest, np.uint32(bits & _MAGNITUDE))
-    worst[0] = largest
+    return largest
 
 
-@driver(_WORDS, _WORDS_OUT, parallel=False)
-def _largest(data, worst):  # type: ignore[no-untyped-def]
+@driver(_WORDS, parallel=False)
+def _largest(data):  # type: ignore[no-untyped-def]
     largest = np.uint32(0)
     for i in range(data.size):
         largest = max(largest, np.uint32(data[i] & _MAGNITUDE))
-    worst[0] = largest
+    return largest
 
 
-@driver(_HALVES, _WORDS_OUT, _WORDS_OUT, parallel=False)
-def _widen(data, out, worst):  # type: ignore[no-untyped-def]
+@driver(_HALVES, _WORDS_OUT, parallel=False)
+def _widen(data, out):  # type: ignore[no-untyped-def]
     largest = np.uint32(0)
     for i in range(out.size):
         bits = np.uint32(np.uint32(data[i]) << np.uint32(16))
         out[i] = bits
         largest = max(largest, np.uint32(bits & _MAGNITUDE))
-    worst[0] = largest
+    return largest
 
 
 @driver(_WORDS, _HALVES_OUT, parallel=False)
@@ -141,11 +138,11 @@ def _scale_bits(data, start):  # type: ignore[no-untyped-def]
     )
 
 
-# These set worst[0] to the largest scale's bits (negative: above infinity), worst[1] to 1 for an illegal element.
+# These return the largest scale's bits (negative: above infinity), or _ILLEGAL.
 
 
-@driver(_BYTES, _SIGNED, _FLOATS_OUT, _WORDS_OUT, types.intp, types.intp, parallel=False)
-def _dequantise(data, signed, out, worst, block_elements, block_bytes):  # type: ignore[no-untyped-def]
+@driver(_BYTES, _SIGNED, _FLOATS_OUT, types.intp, types.intp, parallel=False)
+def _dequantise(data, signed, out, block_elements, block_bytes):  # type: ignore[no-untyped-def]
     largest, lowest = np.uint32(0), np.int8(0)
     for block in range((out.size + block_elements - 1) // block_elements):
         start, first = block * block_bytes, block * block_elements
@@ -158,12 +155,11 @@ def _dequantise(data, signed, out, worst, block_elements, block_bytes):  # type:
             lowest = min(lowest, element)
             values[i] = np.float32(element) * scale
         largest = max(largest, bits)
-    worst[0] = largest
-    worst[1] = lowest == -128
+    return _ILLEGAL if lowest == -128 else largest
 
 
-@driver(_BYTES, _SIGNED, _FLOATS_OUT, _WORDS_OUT, types.intp, types.intp, parallel=False)
-def _dequantise_int4(data, signed, out, worst, block_elements, block_bytes):  # type: ignore[no-untyped-def]
+@driver(_BYTES, _SIGNED, _FLOATS_OUT, types.intp, types.intp, parallel=False)
+def _dequantise_int4(data, signed, out, block_elements, block_bytes):  # type: ignore[no-untyped-def]
     largest, lowest, rest = np.uint32(0), np.int8(0), np.int8(0)
     for block in range((out.size + block_elements - 1) // block_elements):
         start, first = block * block_bytes, block * block_elements
@@ -182,12 +178,11 @@ def _dequantise_int4(data, signed, out, worst, block_elements, block_bytes):  # 
             lowest = min(lowest, low)
             values[values.size - 1] = np.float32(low) * scale
         largest = max(largest, bits)
-    worst[0] = largest
-    worst[1] = lowest == -8 or rest != 0
+    return _ILLEGAL if lowest == -8 or rest != 0 else largest
 
 
-@driver(_BYTES, _SIGNED, _FLOATS_OUT, _WORDS_OUT, types.intp, types.intp, parallel=False)
-def _dequantise_sparse(data, signed, out, worst, block_elements, block_bytes):  # type: ignore[no-untyped-def]
+@driver(_BYTES, _SIGNED, _FLOATS_OUT, types.intp, types.intp, parallel=False)
+def _dequantise_sparse(data, signed, out, block_elements, block_bytes):  # type: ignore[no-untyped-def]
     group = np.intp(SPARSE_GROUP)
     largest, lowest, is_illegal = np.uint32(0), np.int8(0), False
     out[:] = np.float32(0)
@@ -205,8 +200,7 @@ def _dequantise_sparse(data, signed, out, worst, block_elements, block_bytes):  
             else:
                 is_illegal = True
         largest = max(largest, bits)
-    worst[0] = largest
-    worst[1] = is_illegal or lowest == -32
+    return _ILLEGAL if is_illegal or lowest == -32 else largest
 
 
 _DEQUANTISE = {

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CopyingSplitter", "DifferenceSplitter", "ScaledSplitter", "Source", "Splitter"]
 
+_ALL = slice(None)
+
 
 class Source(ABC):
     """Generates a payload's chunks, equal in each iteration. Not thread-safe.
@@ -96,7 +98,8 @@ class Splitter(Source):
         boundary = self.payload.parameter_bytes
         if start >= boundary:
             return self._rest[start - boundary : stop - boundary]
-        encoded = self._encode_parameters(self.payload.parameter_elements(start, min(stop, boundary)))
+        elements = _ALL if self._is_one else self.payload.parameter_elements(start, min(stop, boundary))
+        encoded = self._encode_parameters(elements)
         if stop <= boundary:
             return encoded
         return memoryview(b"".join((encoded, self._rest[: stop - boundary])))
@@ -147,17 +150,20 @@ class ScaledSplitter(Source):
     def __init__(self, payload: PayloadFormat, chunk_bytes: int) -> None:
         super().__init__(payload, chunk_bytes)
         self._encoded = memoryview(b"")
-        self._scale: np.float32 | None = None
+        self._scale: float | None = None
+        self._factor = np.empty((), np.float32)
         self._scratch = memoryview(b"")
         self._scaled = np.empty(0, np.float32)  # same memory
 
     def load(self, encoded: memoryview, scale: float | None = None) -> Self:
         """Send `encoded` (`payload.byte_count` bytes) from now on, PARAMETERs times `scale` unless None."""
         self._encoded = encoded
-        self._scale = np.float32(scale) if scale is not None else None
-        if scale is not None and not self._scaled.size:
-            self._scaled = np.empty(-(-min(self._chunk_bytes, self.payload.byte_count) // 4), np.float32)
-            self._scratch = self._scaled.view(np.uint8).data
+        if scale is not None and scale != self._scale:
+            self._factor = np.array(scale, np.float32)
+            if not self._scaled.size:
+                self._scaled = np.empty(-(-min(self._chunk_bytes, self.payload.byte_count) // 4), np.float32)
+                self._scratch = self._scaled.view(np.uint8).data
+        self._scale = scale
         return self
 
     def _bytes(self, start: int, stop: int) -> memoryview:
@@ -166,7 +172,7 @@ class ScaledSplitter(Source):
         elements = max(0, min(stop, self.payload.parameter_bytes) - start) // 4
         if elements:
             values = np.frombuffer(self._encoded, np.float32, elements, start)
-            np.multiply(values, self._scale, out=self._scaled[:elements])
+            np.multiply(values, self._factor, self._scaled[:elements])
         if 4 * elements < stop - start:
             self._scratch[4 * elements : stop - start] = self._encoded[start + 4 * elements : stop]
         return self._scratch[: stop - start]

@@ -58,7 +58,7 @@ def block_function(function: Callable[..., Any]) -> Callable[..., Any]:
 class Driver:
     """Loop over blocks, compiled for one signature (or loaded from cache) at the first call."""
 
-    def __init__(self, function: Callable[..., None], signature: tuple[types.Type, ...], parallel: bool) -> None:
+    def __init__(self, function: Callable[..., Any], signature: tuple[types.Type, ...], parallel: bool) -> None:
         options = {**_OPTIONS, "parallel": parallel}
         try:
             self.dispatcher = numba.njit(cache=True, **options)(function)
@@ -74,11 +74,11 @@ class Driver:
         self._compiling = threading.Lock()
         self._is_compiled = False
 
-    def __call__(self, *arguments: object) -> None:
+    def __call__(self, *arguments: object) -> Any:
         """Run the kernel."""
         if not self._is_compiled:
             self._compile()
-        self.dispatcher(*arguments)
+        return self.dispatcher(*arguments)
 
     def _compile(self) -> None:
         with self._compiling:
@@ -89,7 +89,7 @@ class Driver:
                 self._is_compiled = True
 
 
-def driver(*signature: types.Type, parallel: bool) -> Callable[[Callable[..., None]], Driver]:
+def driver(*signature: types.Type, parallel: bool) -> Callable[[Callable[..., Any]], Driver]:
     """Decorate a function to make a `Driver`."""
     return lambda function: Driver(function, signature, parallel)
 

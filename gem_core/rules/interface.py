@@ -21,6 +21,8 @@ from gem_core.worker_step import WorkerStep
 
 __all__ = ["RuleState", "Setting", "Statistics", "UpdateRule", "WorkerStep"]
 
+_FLOAT32 = np.dtype(np.float32)
+
 
 class RuleState:
     """One worker's state: arrays of shape (n,) and the rule's `state_type`.
@@ -60,7 +62,7 @@ class UpdateRule:
     name: ClassVar[str]
     kernel: Kernel
     vectors_per_worker: int = 1
-    state_type: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
+    state_type: ClassVar[np.dtype[Any]] = _FLOAT32
     vectors_per_run: int = 0
     first_scalars: ClassVar[Mapping[str, float]] = MappingProxyType({})
     keeps_run: ClassVar[bool] = True
@@ -113,7 +115,7 @@ class UpdateRule:
     @property
     def is_compact(self) -> bool:
         """Whether snapshots cannot be sent."""
-        return self.state_type != np.float32
+        return self.state_type != _FLOAT32
 
     @property
     def worker_step(self) -> WorkerStep:
@@ -184,10 +186,10 @@ class UpdateRule:
             RuleError: staleness is negative, or the rule needs eta and got none.
         """
         for what, array in (("parameters", parameters), ("snapshot", state.snapshot), ("delta", delta)):
-            known = self.state_type if what == "snapshot" else np.float32
+            known = self.state_type if what == "snapshot" else _FLOAT32
             if array.dtype != known or array.shape != parameters.shape or not array.flags.c_contiguous:
                 raise SizeMismatchError(
-                    f"{what}: {array.dtype} of shape {array.shape}; a commit needs contiguous {np.dtype(known)} "
+                    f"{what}: {array.dtype} of shape {array.shape}; a commit needs contiguous {known} "
                     f"vectors of one length (the parameters have shape {parameters.shape})"
                 )
         if staleness < 0:

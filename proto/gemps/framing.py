@@ -103,15 +103,17 @@ def _first_chunk_head(field: int, size: int) -> bytes:
 
 
 def split_message(
-    kind: type[AnyMessage], message: Buffer, field: int, limit: int = FIELDS_BYTES
+    kind: type[AnyMessage], message: Buffer, field: int, limit: int = FIELDS_BYTES, *, expected: int = 0
 ) -> tuple[AnyMessage, int, Buffer | None]:
     """The parsed fields (maybe with the chunk), chunk offset and chunk data or None.
 
-    Raises FramingError as `split_chunk` does, or if other fields exceed `limit`.
+    Does not copy a last chunk of `expected` bytes. Raises FramingError as `split_chunk` does, or if other fields exceed
+    `limit`.
     """
+    if expected and (found := _split_expected(kind, message, field, expected, limit)) is not None:
+        return found
     if len(message) <= FIRST_MESSAGE_BYTES:
-        # Eight times faster than `split_chunk`, which judges repeated, unknown or unusually encoded fields (the size
-        # differs).
+        # Eight times faster than `split_chunk`, which judges unusual encodings (the size differs).
         try:
             parsed = kind.FromString(bytes(message))
         except DecodeError:
@@ -123,6 +125,22 @@ def split_message(
             return parsed, 0 if chunk is None else chunk.offset, data
     rest, offset, view = split_chunk(message, field)
     return parse_fields(kind, rest, limit), offset, view
+
+
+def _split_expected(
+    kind: type[AnyMessage], message: Buffer, field: int, size: int, limit: int
+) -> tuple[AnyMessage, int, Buffer] | None:
+    """None unless the message ends with such a chunk."""
+    head = _first_chunk_head(field, size)
+    data = len(message) - size
+    start = data - len(head)
+    if not 0 <= start <= limit or message[start:data] != head:
+        return None
+    try:
+        parsed = kind.FromString(bytes(message[:start]))
+    except DecodeError:
+        return None
+    return None if parsed.HasField("chunk") else (parsed, 0, memoryview(message)[data:])
 
 
 def parse_fields(kind: type[AnyMessage], fields: bytes, limit: int = FIELDS_BYTES) -> AnyMessage:

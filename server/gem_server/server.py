@@ -391,7 +391,7 @@ class Server:
                 await self._primary_ended.wait()
 
     async def _end_shards(self) -> OSError | StorageError | None:
-        """Of a primary: write a last checkpoint on all shards, and disconnect them; return what prevented it."""
+        """Of a primary: write a last checkpoint on all shards, disconnect; return what prevented it."""
         if self.primary is None:
             return None
         try:
@@ -565,7 +565,7 @@ class Server:
         return ordering.agreement if ordering is not None else Agreement()
 
     async def _agree(self) -> int | None:
-        """Agree with the other shards on the clock to recover at; None: this server has the whole model."""
+        """Agree with other shards on the clock to recover at; None: only one server."""
         if self.shard.is_whole:
             return None
         clocks, run = await self.persistence.clocks()
@@ -583,7 +583,7 @@ class Server:
         return begin.clock
 
     async def _follow(self, client: FollowClient) -> None:
-        """Apply the primary's operations until it ends; its end is fatal unless the run is finished."""
+        """Apply the primary's operations until it ends, which is fatal before the run's end."""
         try:
             await client.follow()
         except ShardLostError as error:

@@ -126,6 +126,43 @@ def test_taking_arbitrary_bytes_apart_never_does_worse_than_a_framing_error(raw:
     assert parsed.header == expected.header
 
 
+def taken_apart(raw: bytes, expected: int) -> tuple[commit_pb2.CommitRequest, int, bytes | None] | None:
+    """What `split_message` finds, without the chunk that the fields may have; None if it refuses the bytes."""
+    try:
+        parsed, offset, data = split_message(commit_pb2.CommitRequest, raw, COMMIT_REQUEST_CHUNK, expected=expected)
+    except FramingError:
+        return None
+    parsed.ClearField("chunk")
+    return parsed, offset, None if data is None else bytes(data)
+
+
+HEADER = commit_pb2.CommitRequest(header=commit_pb2.CommitHeader(sequence=5)).SerializeToString()
+CHUNK = commit_pb2.CommitRequest(chunk=transfer_pb2.Chunk(data=b"abc")).SerializeToString()
+
+
+@settings(max_examples=500)
+@given(
+    before=st.one_of(st.binary(max_size=20), st.lists(st.sampled_from([HEADER, CHUNK, CHUNK[:-1]])).map(b"".join)),
+    offset=st.sampled_from([0, 0, 7]),
+    data=st.binary(min_size=1, max_size=200),
+    after=st.sampled_from([b"", b"", HEADER]),
+    mistaken_by=st.sampled_from([0, 0, 1, -1]),
+)
+def test_a_chunk_is_the_same_whether_or_not_its_size_was_expected(
+    before: bytes, offset: int, data: bytes, after: bytes, mistaken_by: int
+) -> None:
+    raw = before_chunk(before, COMMIT_REQUEST_CHUNK, offset, len(data)) + data + after
+    assert taken_apart(raw, len(data) + mistaken_by) == taken_apart(raw, 0)
+
+
+def test_an_expected_chunk_is_not_copied() -> None:
+    raw = bytearray(before_chunk(HEADER, COMMIT_REQUEST_CHUNK, 0, 300) + bytes(300))
+    _, _, data = split_message(commit_pb2.CommitRequest, raw, COMMIT_REQUEST_CHUNK, expected=300)
+    raw[-1] = 9
+    assert data is not None
+    assert data[-1] == 9
+
+
 @pytest.mark.parametrize("data", [b"", bytes(100_000)], ids=["small", "large"])
 @pytest.mark.parametrize("over", [0, 1])
 def test_fields_beside_the_chunk_have_a_limit(data: bytes, over: int) -> None:

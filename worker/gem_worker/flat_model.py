@@ -229,7 +229,7 @@ def _attach(name: str, tensor: Tensor, view: Tensor) -> None:
 
 
 def _alone(view: Tensor) -> Tensor:
-    """The same memory in a storage of one tensor: safetensors and pickle use a shared one whole."""
+    """The same memory in a storage of one tensor, as safetensors and pickle need."""
     if view.device.type not in ("cpu", "cuda"):  # where a storage's address is no number, as with MPS
         return view
     start = view.storage_offset() * view.element_size()
@@ -238,7 +238,7 @@ def _alone(view: Tensor) -> Tensor:
 
 
 def _is_at(tensor: Tensor | None, view: Tensor) -> bool:
-    """Whether it is `view`'s memory: `Module.to` and `.data =` replace that of a gradient."""
+    """Whether it is `view`'s memory, which `Module.to` and `.data =` replace."""
     return (
         tensor is not None
         and tensor.layout is torch.strided

@@ -535,7 +535,7 @@ class ParameterServer:
         samples: int,
         eta: float,
     ) -> StepReport:
-        """Start the commit of a gradient at `base`, install what arrived.
+        """Start a gradient's commit, install what arrived.
 
         Replies in shared memory must be read first.
         """

@@ -102,6 +102,7 @@ class LaneConnection:
         self._unsent: list[memoryview] = []
         self._drained: asyncio.Future[None] | None = None
         self._moved = 0  # bytes since the last yield
+        self._whole = 0  # bytes of a small delta
 
     def start(self) -> None:
         """Start reading."""
@@ -151,8 +152,8 @@ class LaneConnection:
 
     def welcome(self, delta_bytes: int) -> None:
         """Accept commits."""
-        whole = delta_bytes if delta_bytes <= WHOLE_PAYLOAD_BYTES else 0
-        self._lane.grow(lane.HEADER_BYTES + lane.BUFFERED_BYTES + whole)
+        self._whole = delta_bytes if delta_bytes <= WHOLE_PAYLOAD_BYTES else 0
+        self._lane.grow(lane.HEADER_BYTES + lane.BUFFERED_BYTES + self._whole)
         self._limit_time(None)
         self._put(Kind.WELCOME, lane_pb2.LaneWelcome(incarnation=self._incarnation).SerializeToString())
 
@@ -307,7 +308,9 @@ class LaneConnection:
         if self._begun.done():
             raise IllegalFrameError(f"a frame of kind {frame.kind} before the answer to the one before")
         try:
-            self._begun.set_result(split_message(commit_pb2.CommitRequest, bytes(frame.body), COMMIT_REQUEST_CHUNK))
+            # Its data stays in the buffer: bytes out of turn damage it.
+            message = split_message(commit_pb2.CommitRequest, frame.body, COMMIT_REQUEST_CHUNK, expected=self._whole)
+            self._begun.set_result(message)
         except FramingError as error:
             self._begun.set_exception(error)
             self._to_drop = LINGER_BYTES
@@ -367,7 +370,7 @@ class LaneConnection:
             self.close()
 
     def _end(self, status: bytes) -> None:
-        """Send END, unless within a frame; after WELCOME, drain input, or a reset would destroy END."""
+        """Send END, unless within a frame; after WELCOME, drain input."""
         if self._is_over or self._lane.state is State.CLOSED:
             return
         is_torn = bool(self._unsent) or (self._tls is not None and self._tls.has_unsent)

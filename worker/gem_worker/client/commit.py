@@ -77,7 +77,7 @@ class Committer:
         commit_id: int = 0,
     ) -> CommitOutcome:
         """See Client.commit; buffers are checked byte views. `commit_id`: with several shards."""
-        described = self._describe(delta, loss, samples, base, scale, local_steps)._replace(commit_id=commit_id)
+        described = self._describe(delta, loss, samples, base, scale, local_steps, commit_id)
         outgoing = self._outgoing(described)
         try:
             outcome = self._until_settled(described, outgoing, into, in_place=in_place)
@@ -102,6 +102,7 @@ class Committer:
         base: Version | None,
         scale: float | None,
         local_steps: int,
+        commit_id: int,
     ) -> Delta:
         session = self._session
         held = session.held
@@ -113,7 +114,7 @@ class Committer:
             raise MisuseError(f"{base} is none of the versions that this session can commit to; see Client.bases")
         if scale is not None and session.formats.delta.wire_type is not WireType.FLOAT32:
             raise MisuseError("a scale needs a delta of float32: multiply before you encode it")
-        return Delta(session.last_applied + 1, base, delta, loss, samples, scale, local_steps)
+        return Delta(session.last_applied + 1, base, delta, loss, samples, scale, local_steps, commit_id)
 
     def _outgoing(self, delta: Delta) -> OutgoingCommit:
         session, payload = self._session, self._session.formats.delta

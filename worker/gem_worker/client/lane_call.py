@@ -90,6 +90,7 @@ class LaneCall:
         self._cancelled = False
         self._is_torn = False  # a frame was partly sent
         self._end: LaneCallError | None = None
+        self._last_bytes = 0  # of a small reply's data
         self._heard_at = self._sent_at = 0.0
         self._pinged_at: float | None = None
 
@@ -161,9 +162,12 @@ class LaneCall:
                 self._lane.skip(count)
                 sink.filled(count)
         else:
-            message, offset, data = split_message(commit_pb2.CommitResponse, frame.body, COMMIT_RESPONSE_CHUNK)
+            message, offset, data = split_message(
+                commit_pb2.CommitResponse, frame.body, COMMIT_RESPONSE_CHUNK, expected=self._last_bytes
+            )
             reply.receive_fields(message)
             if data is not None:
+                self._last_bytes = len(data)
                 reply.sink.add(offset, data)
         if message.HasField("proceed"):
             self._lane.enter(State.COMMITTING)

@@ -241,7 +241,7 @@ class Shards:
         return self._primary.session.whole_layout.parameter_count
 
     def _everywhere(self, call: Callable[[Connection], Result]) -> list[Result | Exception]:
-        """Call all; an error after which others would wait ends their calls."""
+        """Call all; an error ends calls that would wait."""
         lost: list[str] = []
         refused: list[Exception] = []
         primary_ended = threading.Event()
