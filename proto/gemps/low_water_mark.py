@@ -16,7 +16,7 @@ class LowWaterMark:
         self._is_set = False
 
     def expect(self, count: int) -> int:
-        """Set it while `count` bytes are to come, and return how many a blocking read may ask for; 0 resets."""
+        """Set it for `count` bytes to come; return how many a blocking read may request; 0 resets."""
         is_long = count >= RESERVE_BYTES + WAKE_BYTES
         if is_long != self._is_set:
             with suppress(OSError):

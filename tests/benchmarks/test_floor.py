@@ -110,6 +110,7 @@ def test_ratios_are_those_that_processor_time_allows_and_those_that_were_reached
     ]
 
 
+@pytest.mark.long
 def test_the_command_measures_shows_and_shows_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

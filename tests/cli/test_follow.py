@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from gem_cli.errors import INTERRUPTED, USAGE
 from gem_worker import evaluate_checkpoint
 from gem_worker.settings import WorkerSettings
@@ -87,6 +88,7 @@ def test_a_training_ends_at_its_target_with_the_curve_in_its_folder(tmp_path: Pa
     assert (summary["best_accuracy"], summary["reached_stop_at_accuracy"]) == (kept.accuracy, True)
 
 
+@pytest.mark.long
 def test_an_evaluator_that_fails_is_told_and_does_not_fail_the_training(tmp_path: Path) -> None:
     log, folder = tmp_path / "log", tmp_path / "run"
     budget = ["--workers", "1", "--steps", "30", "--evaluation-interval", "0.5"]

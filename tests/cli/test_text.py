@@ -109,13 +109,13 @@ def test_the_simulator_follows_the_recorded_run_bit_for_bit(run: TextRun) -> Non
 
 def test_workers_of_other_sizes_are_refused_with_the_tensor_that_differs(tmp_path: Path) -> None:
     with served(tmp_path, "--commits", "2") as (address, process):
-        assert gemps("work", "--server", address, *SMALL).returncode == 0
+        assert gemps_here("work", "--server", address, *SMALL).returncode == 0
         for option, value, tensor in (
             ("--heads", "4", "heads"),
             ("--context", "8", "positions.weight"),
             ("--width", "32", "embedding.weight"),
         ):
-            done = gemps("work", "--server", address, *SMALL, option, value)
+            done = gemps_here("work", "--server", address, *SMALL, option, value)
             assert done.returncode == FAILED
             assert tensor in done.stderr
             assert done.stderr.strip().count("\n") == 0

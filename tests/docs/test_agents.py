@@ -21,11 +21,6 @@ PORTED = Path(__file__).with_name("ported")
 SCRIPTS = sorted(path.name for path in (PORTED / "before").glob("*.py"))
 CHANCE = 2.30  # log of 10 classes
 scripts = pytest.mark.parametrize("script", SCRIPTS)
-# The one that uses most of what the page has an edit for.
-runs = pytest.mark.parametrize(
-    "script",
-    [one if one == "batchnorm_checkpoint.py" else pytest.param(one, marks=pytest.mark.long) for one in SCRIPTS],
-)
 
 
 @dataclass(frozen=True)
@@ -116,7 +111,8 @@ def test_script_learns_by_itself_before_it_is_ported(script: str, tmp_path: Path
     assert accuracy_in(done.stdout) > 0.85
 
 
-@runs
+@pytest.mark.long
+@scripts
 def test_ported_script_trains_with_two_workers_by_the_command_of_the_page(script: str, tmp_path: Path) -> None:
     words = command_of_the_page()
     at = words.index("SCRIPT.py")

@@ -87,6 +87,7 @@ def test_wrong_usage_is_one_line_with_the_fix(typescript_worker: list[str], tmp_
         assert says in done.stderr
 
 
+@pytest.mark.long
 def test_the_conformance_kit_passes_every_scenario(typescript_worker: list[str]) -> None:
     outcomes = conformance(typescript_worker, "--jobs", "4")
     assert len(outcomes) >= 38

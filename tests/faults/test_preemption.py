@@ -71,6 +71,7 @@ def engine_for(folder: Path, address: str) -> Iterator[Engine]:
         engine.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_terminated_workers_exit_with_0_and_no_acknowledged_commit_is_lost(tmp_path: Path, figures: Figures) -> None:
     with (

@@ -247,6 +247,7 @@ def test_after_an_error_the_process_leaves_at_its_end(server: ServerThread, tmp_
     assert server.server.central.clock == 4
 
 
+@pytest.mark.long
 def test_after_an_error_that_the_script_catches_sigterm_ends_it(server: ServerThread, tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path; from gemps.integrations import loop_worker\n"
@@ -302,6 +303,7 @@ def test_errors_of_the_connection_are_those_of_parameter_server(tmp_path: Path) 
         a_trainer(tmp_path, joined(server)).train()
 
 
+@pytest.mark.long
 def test_a_distributed_launch_is_refused(server: ServerThread, tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from tests.integrations import test_transformers as t\n"

@@ -169,6 +169,7 @@ def test_without_its_extra_the_line_that_installs_it_is_said(monkeypatch: pytest
         gemps.serve()
 
 
+@pytest.mark.long
 def test_a_run_folder_of_gemps_train_and_its_checkpoint_can_be_loaded(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     done = command("train", "--workers=1", "--steps=20", f"--run-dir={folder}", "--sinks=none")

@@ -7,6 +7,8 @@ from gem_reproduction.figures import Group, choose
 from gem_reproduction.perform import perform
 from gem_reproduction.runs import Scope
 
+pytestmark = pytest.mark.long
+
 FIVE = "GEM, 5 workers"
 
 

@@ -15,6 +15,7 @@ from tests.cli.processes import PATIENCE, children, command, gemps, gemps_here, 
 SMALL = ("--model", "mlp", "--seeds", "1", "--steps", "4", "--jobs", "2")
 
 
+@pytest.mark.long
 def test_figures_are_run_drawn_judged_and_written_down_and_share_their_runs(tmp_path: Path) -> None:
     done = gemps("reproduce", "3", "6", "9", *SMALL, "--output", str(tmp_path))
     assert done.stderr == ""

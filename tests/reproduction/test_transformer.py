@@ -273,6 +273,7 @@ class _TwoStages(Sweeps):
         assert found
 
 
+@pytest.mark.long
 def test_runs_that_follow_from_results_are_made_and_reported_and_found_again(tmp_path: Path) -> None:
     scope = Scope(model="mlp", steps=2, seeds=2)
     more: list[int] = []

@@ -61,6 +61,7 @@ def test_killed_shards(level: str, memory: str, tmp_path: Path) -> None:
         assert totals == [worker.applied for worker in workers]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120 + 40 * KILLS)
 def test_killed_workers(tmp_path: Path) -> None:
     choose = random.Random(1)

@@ -64,10 +64,11 @@ def test_a_recorded_run_without_an_end_is_not_called_the_same(recorded: Path, tm
     assert "the trace has no end to compare the parameters with" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "rule",
     [
-        pytest.param((), id="gem", marks=pytest.mark.long),
+        pytest.param((), id="gem"),
         pytest.param(("--precondition", "averaged-rms", "--eta", "0.002", "--weight-decay", "5"), id="averaged-rms"),
     ],
 )

@@ -10,12 +10,14 @@ from gem_core.registry import Direction
 from gem_trace import read_records, replay
 from gem_trace.files import map_file
 
+OTHERS = ("gap-aware", "ringmaster", "dc-asgd", "easgd", "fadas", "ace", "ormo", "ringmaster-lmo")
+
 
 @pytest.mark.parametrize(
     ("rule", "precondition", "direction"),
     [
-        *((rule, "none", "gradient") for rule in ("dana", "gap-aware", "ringmaster", "dc-asgd", "easgd")),
-        *((rule, "none", "gradient") for rule in ("fedbuff", "fadas", "ace", "ormo", "ringmaster-lmo")),
+        *((rule, "none", "gradient") for rule in ("dana", "fedbuff")),
+        *(pytest.param(rule, "none", "gradient", marks=pytest.mark.long) for rule in OTHERS),
         ("delayed-nesterov", "none", "spectral"),
         ("gem", "rms", "gradient"),
         ("gem", "averaged-rms", "rms"),

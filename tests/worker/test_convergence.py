@@ -42,7 +42,7 @@ STEPS = 300 if FULL else 125
 SEEDS = (0, 1, 2) if FULL else (1,)
 
 Pair = tuple[WireName, WireName]  # of deltas, of parameters
-NARROW: tuple[WireName, ...] = ("float16", "bfloat16", "int8") if FULL else ("bfloat16", "int8")
+NARROW: tuple[WireName, ...] = ("float16", "bfloat16", "int8") if FULL else ("int8",)
 PAIRS: list[Pair] = [
     *((narrow, narrow) for narrow in NARROW),
     *((narrow, "float32") for narrow in NARROW if FULL),

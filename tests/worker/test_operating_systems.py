@@ -80,6 +80,7 @@ def test_a_restricted_script_trains_with_its_own_optimizer(system: str, processe
     assert "12 steps, loss" in script.output
 
 
+@pytest.mark.long
 def test_restricted_observers_show_and_evaluate_a_run(processes: Processes, tmp_path: Path) -> None:
     best = tmp_path / "best"
     with ServerThread(steps=3) as server:

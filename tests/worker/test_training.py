@@ -78,6 +78,7 @@ def test_evaluations_of_a_server_and_of_its_checkpoint_agree_exactly(processes: 
     assert of_server.version.clock == 51
 
 
+@pytest.mark.long
 def test_the_custom_script_trains_with_two_workers(processes: Processes) -> None:
     server, address = processes.serve("--steps=120", "--min-workers=2")
     script = str(ROOT / "examples" / "custom_training.py")
@@ -93,6 +94,7 @@ def test_the_custom_script_trains_with_two_workers(processes: Processes) -> None
         assert float(found[1]) > 0.9
 
 
+@pytest.mark.long
 def test_round_robin_runs_with_overlap_and_one_seed_are_bit_identical(tmp_path: Path) -> None:
     """Without overlap tests/simulator/test_one_system.py sees to it, and tests/cli/test_train.py."""
     models = []
@@ -110,7 +112,9 @@ def test_round_robin_runs_with_overlap_and_one_seed_are_bit_identical(tmp_path: 
     assert first == second
 
 
-@pytest.mark.parametrize("task", ["mnist", pytest.param("imagefolder", marks=pytest.mark.long), "generated-images"])
+@pytest.mark.parametrize(
+    "task", ["mnist", *(pytest.param(one, marks=pytest.mark.long) for one in ("imagefolder", "generated-images"))]
+)
 def test_tasks_with_files_and_models_of_torchvision_train(task: str, processes: Processes, tmp_path: Path) -> None:
     arguments = [f"--task={task}", f"--dataset-dir={tmp_path / 'data'}", "--batch-size=4", "--image-size=64"]
     if task == "mnist":
