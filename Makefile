@@ -162,7 +162,7 @@ test-systemd: $(INSTALLED)
 
 # Every command of README.md and docs/deploy.md, as printed, on clean containers. Takes half an hour and 30 GB.
 test-docs: $(INSTALLED)
-	GEMPS_TEST_DOCS=1 $(BIN)/python -m pytest tests/docs $(ARGS)
+	GEMPS_TEST_DOCS=1 GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/docs $(ARGS)
 
 # The dashboard in a real browser, beside a real training. Needs Node.js, and Chromium: apt-get install chromium.
 # GEMPS_TEST_SCREENSHOTS=FOLDER keeps what it looks like.

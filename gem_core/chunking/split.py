@@ -158,8 +158,8 @@ class ScaledSplitter(Source):
     def load(self, encoded: memoryview, scale: float | None = None) -> Self:
         """Send `encoded` (`payload.byte_count` bytes) from now on, PARAMETERs times `scale` unless None."""
         self._encoded = encoded
-        if scale is not None and scale != self._scale:
-            self._factor = np.array(scale, np.float32)
+        if scale is not None:
+            self._factor[()] = scale
             if not self._scaled.size:
                 self._scaled = np.empty(-(-min(self._chunk_bytes, self.payload.byte_count) // 4), np.float32)
                 self._scratch = self._scaled.view(np.uint8).data

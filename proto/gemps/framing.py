@@ -107,7 +107,7 @@ def split_message(
 ) -> tuple[AnyMessage, int, Buffer | None]:
     """The parsed fields (maybe with the chunk), chunk offset and chunk data or None.
 
-    Does not copy a last chunk of `expected` bytes. Raises FramingError as `split_chunk` does, or if other fields exceed
+    Does not copy a last chunk of `expected` bytes. Raises FramingError as `split_chunk`, or if other fields exceed
     `limit`.
     """
     if expected and (found := _split_expected(kind, message, field, expected, limit)) is not None:
@@ -134,13 +134,14 @@ def _split_expected(
     head = _first_chunk_head(field, size)
     data = len(message) - size
     start = data - len(head)
-    if not 0 <= start <= limit or message[start:data] != head:
+    if start < 0 or data > limit or message[start:data] != head:
         return None
     try:
         parsed = kind.FromString(bytes(message[:start]))
     except DecodeError:
         return None
-    return None if parsed.HasField("chunk") else (parsed, 0, memoryview(message)[data:])
+    is_usual = parsed.ByteSize() == start and not parsed.HasField("chunk")
+    return (parsed, 0, memoryview(message)[data:]) if is_usual else None
 
 
 def parse_fields(kind: type[AnyMessage], fields: bytes, limit: int = FIELDS_BYTES) -> AnyMessage:

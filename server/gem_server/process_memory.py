@@ -4,7 +4,7 @@ import contextlib
 import ctypes
 import os
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import psutil
 
@@ -42,15 +42,26 @@ def keep_what_messages_used() -> None:
             mallopt(_M_ARENA_MAX, 1)
 
 
-def release_unused() -> None:
-    """Return malloc's free memory beyond KEPT, which idle processes keep."""
-    if _is_configured():
-        return
-    with contextlib.suppress(OSError, AttributeError):  # no glibc, or older
-        libc = ctypes.CDLL(None)
-        libc.mallinfo2.restype = _MallocInfo
-        if libc.mallinfo2().fordblks > 2 * KEPT:
-            libc.malloc_trim(ctypes.c_size_t(KEPT))
+class FreeMemory:
+    """Malloc's free memory, which idle processes keep (glibc 2.33)."""
+
+    def __init__(self) -> None:
+        self._libc: Any = None
+        self._least = 0
+        if not _is_configured():
+            with contextlib.suppress(OSError, AttributeError):
+                libc = ctypes.CDLL(None)
+                libc.mallinfo2.restype = _MallocInfo
+                self._libc = libc
+
+    def release(self) -> None:
+        """Return it if much was freed lately."""
+        if self._libc is not None:
+            free = self._libc.mallinfo2().fordblks
+            self._least = min(self._least, free)
+            if free - self._least > 2 * KEPT:
+                self._libc.malloc_trim(ctypes.c_size_t(KEPT))
+                self._least = free
 
 
 def _is_configured() -> bool:

@@ -17,7 +17,7 @@ from gemps.framing import (
 from gemps.limits import FIELDS_BYTES
 from gemps.v1 import commit_pb2, layout_pb2, session_pb2, transfer_pb2
 from google.protobuf.message import DecodeError
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 MAX_U64 = 2**64 - 1
@@ -136,11 +136,22 @@ def taken_apart(raw: bytes, expected: int) -> tuple[commit_pb2.CommitRequest, in
     return parsed, offset, None if data is None else bytes(data)
 
 
+def header_of(size: int) -> bytes:
+    """Fields of this many bytes."""
+    header = commit_pb2.CommitHeader(session_id=bytes(size - 6))  # and two tags, and two lengths of two bytes
+    return commit_pb2.CommitRequest(header=header).SerializeToString()
+
+
 HEADER = commit_pb2.CommitRequest(header=commit_pb2.CommitHeader(sequence=5)).SerializeToString()
 CHUNK = commit_pb2.CommitRequest(chunk=transfer_pb2.Chunk(data=b"abc")).SerializeToString()
 
 
 @settings(max_examples=500)
+@example(before=b"\x0a\x00\x0a\x00\x1b\x1c", offset=0, data=b"abc", after=b"", mistaken_by=0)  # a group
+@example(before=HEADER * 1_001, offset=0, data=b"abc", after=b"", mistaken_by=0)
+@example(before=header_of(FIELDS_BYTES - 8), offset=0, data=bytes(10), after=b"", mistaken_by=0)
+@example(before=header_of(FIELDS_BYTES - 4), offset=0, data=bytes(10), after=b"", mistaken_by=0)
+@example(before=header_of(FIELDS_BYTES), offset=0, data=bytes(10), after=b"", mistaken_by=0)
 @given(
     before=st.one_of(st.binary(max_size=20), st.lists(st.sampled_from([HEADER, CHUNK, CHUNK[:-1]])).map(b"".join)),
     offset=st.sampled_from([0, 0, 7]),

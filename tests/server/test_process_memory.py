@@ -107,30 +107,37 @@ def test_memory_that_threads_have_freed_is_kept_once_and_not_by_each() -> None:
     assert kept < KEPT + 8 * 1024**2
 
 
-# Blocks below one that is still used: malloc itself returns nothing of them.
+# Blocks below one that is still used: malloc itself returns nothing of them. Then messages use some of their memory.
 FREED_BELOW = """
 import ctypes
-from gem_server.process_memory import anonymous_bytes, keep_what_messages_used, release_unused
+from gem_server.process_memory import KEPT, FreeMemory, anonymous_bytes, keep_what_messages_used
 keep_what_messages_used()
-c = ctypes.CDLL(None)
+c, memory = ctypes.CDLL(None), FreeMemory()
 c.malloc.restype = ctypes.c_void_p
 c.malloc.argtypes, c.free.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
-before = anonymous_bytes()
-for size in ({small}, {large}):
+
+def use(size):
     blocks = [c.malloc(65536) for _ in range(size // 65536)]
     for block in blocks:
         ctypes.memset(block, 1, 65536)
+    memory.release()
     for block in blocks[:-1]:
         c.free(block)
-    release_unused()
+    memory.release()
     print(anonymous_bytes() - before)
+
+memory.release()
+before = anonymous_bytes()
+for size in (5 * KEPT, KEPT // 2, KEPT, 3 * KEPT):
+    use(size)
 """
 
 
 @glibc
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="of glibc 2.33")
-def test_memory_that_was_freed_is_returned_beyond_what_messages_reuse() -> None:
-    small, large = KEPT, 5 * KEPT
-    kept, left = printed_by(FREED_BELOW.format(small=small, large=large))
-    assert kept > small // 2
-    assert left < small // 2
+def test_much_freed_memory_is_returned_and_what_messages_reuse_is_kept() -> None:
+    much, half, once, much_again = printed_by(FREED_BELOW)
+    assert much < KEPT // 4
+    assert half > KEPT // 4
+    assert once > KEPT // 2
+    assert much_again < KEPT // 4

@@ -36,7 +36,7 @@ ETA = 0.1
 LIMIT = 1.3
 # Of the 2.3 that guessing costs.
 LEARNED = 0.1
-# More steps, seeds and pairs, and a real server; the short form has each type that could suffer both ways at once.
+# More steps, seeds and pairs, and a real server; the short form has one that could suffer, both ways at once.
 FULL = bool(os.environ.get("GEMPS_TEST_CONVERGENCE"))
 STEPS = 300 if FULL else 125
 SEEDS = (0, 1, 2) if FULL else (1,)
