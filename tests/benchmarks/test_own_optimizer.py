@@ -11,7 +11,7 @@ BATCHES = 8
 
 @pytest.mark.parametrize(
     ("workers", "every", "exchanges"),
-    [pytest.param(2, "3", 4, marks=pytest.mark.long), (2, GRADIENT, 8), (2, ALONE, 0)],
+    [*(pytest.param(*one, marks=pytest.mark.long) for one in ((2, "3", 4), (2, GRADIENT, 8))), (2, ALONE, 0)],
 )
 def test_a_case_trains_on_all_samples_and_counts_its_bytes(workers: int, every: str, exchanges: int) -> None:
     figures = measure(Case("case", workers, every, 0.002), seed=0, batches=BATCHES)

@@ -67,6 +67,7 @@ def test_a_file_cannot_be_followed(tmp_path: Path) -> None:
     assert gemps_here("evaluate", str(tmp_path / "model.safetensors"), "--follow").returncode == USAGE
 
 
+@pytest.mark.long
 def test_a_training_ends_at_its_target_with_the_curve_in_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     stop_early = ["--commits", "100000000", "--stop-at-accuracy", "0.9", "--evaluation-interval", "0.5"]

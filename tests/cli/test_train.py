@@ -179,6 +179,7 @@ def test_a_running_run_is_not_resumed(tmp_path: Path) -> None:
     assert RunFolder.given(tmp_path, resume=True, shards=1).path == tmp_path
 
 
+@pytest.mark.long
 def test_on_a_terminal_progress_is_a_live_view_of_the_run_and_each_worker(tmp_path: Path) -> None:
     code, written = in_terminal("train", "--workers", "2", "--steps", "100", "--run-dir", str(tmp_path / "run"))
     assert code == 0, written
@@ -375,6 +376,7 @@ def test_a_worker_that_has_to_be_killed_after_the_run_is_a_failure(after_the_run
     assert "--worker-exit-timeout" in done.stderr
 
 
+@pytest.mark.long
 def test_a_worker_that_never_joined_is_stopped_after_the_run_and_is_no_failure(
     after_the_run: list[str], tmp_path: Path
 ) -> None:
@@ -472,7 +474,8 @@ def test_a_run_goes_on_with_as_many_shards(sharded: Run) -> None:
     assert sharded.summary()["version"] == 2 * 45 + 1
 
 
-@pytest.mark.parametrize("is_killed", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("is_killed", [False, True])
 def test_ctrl_c_or_a_killed_shard_ends_all_shards_and_leaves_the_merged_model(is_killed: bool, tmp_path: Path) -> None:
     log, folder = tmp_path / "log", tmp_path / "run"
     train = command("train", "--shards=2", "--workers=1", "--commits=100000000", f"--run-dir={folder}", "--json")

@@ -198,6 +198,7 @@ def test_an_interrupted_wait_loses_nothing(serve: Serve, connect: Connect) -> No
     courier.close()
 
 
+@pytest.mark.long
 def test_busy_worker_leaves_whenever_it_is_terminated(serve: Serve) -> None:
     server = serve()
     leave_whenever_terminated(BUSY_WORKER, server.address, times=5, seed=11)

@@ -59,6 +59,7 @@ def test_the_second_start_compiles_nothing(rule: str, tmp_path: Path) -> None:
     assert second == {"hits": 2, "misses": 0}
 
 
+@pytest.mark.long
 def test_a_read_only_installation_caches_in_the_users_folder(copied_package: Path, tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": str(tmp_path / "home" / ".cache"), "NUMBA_CACHE_DIR": ""}
     first, _ = warm_up("gem", copied_package, **home)
@@ -69,6 +70,7 @@ def test_a_read_only_installation_caches_in_the_users_folder(copied_package: Pat
     assert list((tmp_path / "home").rglob("*.nbi"))
 
 
+@pytest.mark.long
 def test_without_any_folder_for_the_cache_it_works_and_says_what_to_do(copied_package: Path) -> None:
     nowhere = {"HOME": os.devnull, "XDG_CACHE_HOME": os.devnull, "NUMBA_CACHE_DIR": ""}
     found, complaints = warm_up("downpour", copied_package, **nowhere)

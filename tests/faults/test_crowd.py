@@ -87,7 +87,7 @@ async def let_all_train(server: ServerProcess, clients: int, commits: int, uploa
     ("order", "fit", "room", "commits"),
     [
         ("fifo", count(150, 750), 16, count(8, 20)),
-        ("round-robin", count(200, 750), count(100, 250), 3),
+        pytest.param("round-robin", count(200, 750), count(100, 250), 3, marks=pytest.mark.long),
     ],
 )
 async def test_crowd_is_served_within_its_memory_and_nobody_starves(

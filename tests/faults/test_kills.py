@@ -185,11 +185,13 @@ async def test_a_trace_that_was_kept_over_kills_gives_the_same_parameters(
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("precondition", "level"),
     [
-        *(pytest.param("none", level, marks=pytest.mark.long) for level in ("interval", "commit")),
-        pytest.param("averaged-rms", "interval", marks=pytest.mark.long),
+        ("none", "interval"),
+        ("none", "commit"),
+        ("averaged-rms", "interval"),
         ("averaged-rms", "commit"),
     ],
 )

@@ -230,8 +230,7 @@ async def hears_of_a_duplicate(workers: list[LibraryWorker]) -> bool:
     ("model", "shares"),
     [
         MODELS_AND_TRANSPORTS[0],
-        pytest.param(*MODELS_AND_TRANSPORTS[1].values, id="large", marks=pytest.mark.long),
-        MODELS_AND_TRANSPORTS[2],
+        *(pytest.param(*one.values, id=one.id, marks=pytest.mark.long) for one in MODELS_AND_TRANSPORTS[1:3]),
     ],
 )
 async def test_retry_after_a_restart_counts_once(tmp_path: Path, model: Model, shares: bool, figures: Figures) -> None:

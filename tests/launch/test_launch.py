@@ -36,6 +36,7 @@ print(gemps.launch(work, 3, args=["one of"], kwargs={"end": "!"}, steps=5))
     assert done.stderr == ""
 
 
+@pytest.mark.long
 def test_workers_find_all_shards_by_the_address_of_the_first(tmp_path: Path) -> None:
     done = run(
         tmp_path,

@@ -69,7 +69,8 @@ def test_a_restricted_worker_learns_digits_over_tcp_beside_one_that_shares_memor
     assert evaluate_checkpoint(processes.checkpoint, WorkerSettings(task="digits28", model="mlp")).accuracy > 0.9
 
 
-@pytest.mark.parametrize("system", [pytest.param("win32", marks=pytest.mark.long), "darwin"])
+@pytest.mark.long
+@pytest.mark.parametrize("system", ["win32", "darwin"])
 def test_a_restricted_script_trains_with_its_own_optimizer(system: str, processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
     with ServerThread(steps=12, momentum=0) as server:
@@ -128,6 +129,7 @@ def test_what_windows_cannot_do_is_one_line_with_the_fix(
     assert sorted(os.listdir()) == before
 
 
+@pytest.mark.long
 def test_a_data_loader_may_spawn_its_processes_during_a_connection(processes: Processes, tmp_path: Path) -> None:
     """As it does by default on Windows and macOS."""
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
