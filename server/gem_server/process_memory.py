@@ -54,7 +54,7 @@ class FreeMemory:
                 libc.mallinfo2.restype = _MallocInfo
                 self._libc = libc
 
-    def release(self) -> None:
+    def trim(self) -> None:
         """Return it if much was freed lately."""
         if self._libc is not None:
             free = self._libc.mallinfo2().fordblks

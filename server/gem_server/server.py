@@ -662,7 +662,7 @@ class Server:
         while True:
             await asyncio.sleep(tick)
             self.telemetry.tick()
-            self._free_memory.release()
+            self._free_memory.trim()
             if self._reporter is not None and not self._primary_ended.is_set():
                 self._reporter.report_if_due(monotonic())
             for session in self.sessions.expire(monotonic()):

@@ -120,13 +120,13 @@ def use(size):
     blocks = [c.malloc(65536) for _ in range(size // 65536)]
     for block in blocks:
         ctypes.memset(block, 1, 65536)
-    memory.release()
+    memory.trim()
     for block in blocks[:-1]:
         c.free(block)
-    memory.release()
+    memory.trim()
     print(anonymous_bytes() - before)
 
-memory.release()
+memory.trim()
 before = anonymous_bytes()
 for size in (5 * KEPT, KEPT // 2, KEPT, 3 * KEPT):
     use(size)
