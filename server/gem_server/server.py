@@ -27,7 +27,7 @@ from gem_server.flow.staging_pool import BUFFERS_FOR_THE_SLOW, Purpose, StagingP
 from gem_server.flow.turns import RankTurns, TraceTurns, Turns
 from gem_server.lifecycle import DelayedCollection, FatalError, IdleWarning, RunTimes, reason_to_exit
 from gem_server.persistence import Persistence
-from gem_server.process_memory import FreeMemory, anonymous_bytes, default_limit
+from gem_server.process_memory import anonymous_bytes, default_limit
 from gem_server.ready_file import ReadyFile
 from gem_server.recorder import Recorder
 from gem_server.security import protection
@@ -223,7 +223,6 @@ class Server:
         self._web: WebServer | None = None
         self._fatal = FatalError()
         self._idle_warning = IdleWarning()
-        self._free_memory = FreeMemory()
         self._primary_ended = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._applying: asyncio.Task[None] | None = None
@@ -662,7 +661,6 @@ class Server:
         while True:
             await asyncio.sleep(tick)
             self.telemetry.tick()
-            self._free_memory.trim()
             if self._reporter is not None and not self._primary_ended.is_set():
                 self._reporter.report_if_due(monotonic())
             for session in self.sessions.expire(monotonic()):

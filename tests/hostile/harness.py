@@ -40,8 +40,6 @@ TOKEN = "worker-token-of-the-honest"
 # 8 KiB, which travel whole; for shared memory 256 KiB.
 SMALL_PARAMETERS, SHARED_PARAMETERS = 2_048, 64 * 1024
 
-# In the quick suite it leaves the processors to other tests.
-HONEST_PAUSE = "0" if FULL else "0.005"
 QUIET_SECONDS = 3.0
 PEACE_SECONDS = 5.0
 BURNERS_START_SECONDS = 0.3
@@ -293,8 +291,7 @@ class Arena:
         credentials |= {"GEMPS_CLIENT_TLS_CA": self.ca_file} if self.ca_file else {}
         record = self.folder / "commits"
         self.honest = self._process(
-            *(honest_worker.__file__, self.address, "honest", str(parameters), str(record), HONEST_PAUSE),
-            environment=credentials,
+            honest_worker.__file__, self.address, "honest", str(parameters), str(record), environment=credentials
         )
         told = json.loads(self.honest.line())
         self.transport = told["transport"]

@@ -1,7 +1,7 @@
-"""A worker that commits until its standard input ends: python honest_worker.py ADDRESS NAME PARAMETERS RECORD PAUSE.
+"""A worker that commits until its standard input ends: python honest_worker.py ADDRESS NAME PARAMETERS RECORD.
 
 It is gemps' own client with its settings as they come, so it takes the best transport that the server offers. Its first
-line says which one that is, and its session's id, for attackers that have stolen it. PAUSE: seconds between commits.
+line says which one that is, and its session's id, for attackers that have stolen it.
 """
 
 import json
@@ -16,7 +16,7 @@ from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 from tests.hostile.recorder import Recorder
 
 
-def main(address: str, name: str, parameters: str, record: str, pause: str) -> None:
+def main(address: str, name: str, parameters: str, record: str) -> None:
     count = int(parameters)
     layout = Layout([TensorSpec("weight", (count,), ElementType.FLOAT32, TensorKind.PARAMETER)])
     held = memoryview(bytearray(4 * count))
@@ -31,7 +31,7 @@ def main(address: str, name: str, parameters: str, record: str, pause: str) -> N
         client.commit(delta, held)
         said = {"transport": transport(client, address), "session": client.session_id.hex()}
         print(json.dumps(said), flush=True)
-        while not done.wait(float(pause)):
+        while not done.is_set():
             with recorder.timing():
                 client.commit(delta, held)
 
