@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CopyingSplitter", "DifferenceSplitter", "ScaledSplitter", "Source", "Splitter"]
 
-_ALL = slice(None)
-
 
 class Source(ABC):
     """Generates a payload's chunks, equal in each iteration. Not thread-safe.
@@ -98,8 +96,7 @@ class Splitter(Source):
         boundary = self.payload.parameter_bytes
         if start >= boundary:
             return self._rest[start - boundary : stop - boundary]
-        elements = _ALL if self._is_one else self.payload.parameter_elements(start, min(stop, boundary))
-        encoded = self._encode_parameters(elements)
+        encoded = self._encode_parameters(self.payload.parameter_elements(start, min(stop, boundary)))
         if stop <= boundary:
             return encoded
         return memoryview(b"".join((encoded, self._rest[: stop - boundary])))

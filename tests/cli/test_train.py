@@ -446,7 +446,6 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(folder, gemps("train", "--shards=2", *DETERMINED, "--run-dir", str(folder)))
 
 
-@pytest.mark.long
 def test_two_shards_train_the_same_model(run: Run, sharded: Run) -> None:
     assert sharded.done.returncode == 0, sharded.done.stderr
     assert sharded.summary()["exit_codes"] == {"server": 0, "shard-1": 0, "worker-0": 0, "worker-1": 0}
