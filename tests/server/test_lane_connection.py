@@ -41,8 +41,8 @@ async def serving() -> AsyncIterator[Serving]:
 
 @pytest_asyncio.fixture
 async def crowded() -> AsyncIterator[Serving]:
-    """With one staging buffer."""
-    serving = await Serving.start(staging_buffers=1)
+    """With one staging buffer; deltas are added as they are."""
+    serving = await Serving.start(staging_buffers=1, rule="downpour")
     try:
         yield serving
     finally:
@@ -183,6 +183,23 @@ async def test_a_frame_out_of_turn_ends_a_connection_whose_worker_waits(crowded:
         assert (await peer.end()).code == code_pb2.INVALID_ARGUMENT
         await crowded.until_waiting(0)
         holder.abort()
+
+
+async def test_the_begin_of_a_frame_does_not_change_the_commit_that_waits(crowded: Serving) -> None:
+    """Its data is in the connection's buffer until it has a staging buffer."""
+    worker, other = await crowded.training(2, SMALL)
+    holder, _ = await uploading(other)
+    before, delta = await crowded.values(SMALL), worker.delta(1)
+    peer = await welcomed(worker)
+    await peer.send(MESSAGE, worker.prepare(delta).whole().SerializeToString())
+    await crowded.until_waiting(1)
+    await peer.send_bytes(frame(CANCEL)[:-1])
+    await crowded.status()  # the server has read it
+    holder.abort()
+    assert (await verdict(peer)).sequence == 1
+    after = await crowded.values(SMALL)
+    assert after.parameters.tobytes() == (before.parameters + delta.parameters).tobytes()
+    assert after.rest == delta.rest
 
 
 async def test_messages_behind_the_footer_are_out_of_turn(serving: Serving) -> None:
