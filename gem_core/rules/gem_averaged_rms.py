@@ -1,16 +1,15 @@
 """GEM on gradients divided by the root mean square of the averaged gradient.
 
-In this order, with eta as in the delta:
+As gem_rms.py, but:
 
-    g     =  delta * (1 / eta)          limited to +-1e18, so that its square is finite
+    g     =  delta * (1 / eta)          limited to +-1e18
     a     <- (1 - 1/N) * a + (1/N) * g
     v     <- beta2 * v + (1 - beta2) * (a * (1 / A))^2
     step  =  eta * clamp(N^(-1/2) * (g / (sqrt(v * (1 / V)) + epsilon)), -cap, cap)
     theta, s_w, m_w <- as rule `gem`, with step for delta
 
 N = 1 + mean staleness, averaged as v, the present commit included. A and V are the weights of all gradients in a and
-of all squares in v, A <- (1 - 1/N) * A + 1/N from 0: exact while N changes. All four are of the run. The rest, also
-eta = 0, is as in gem_rms.py.
+of all squares in v, A <- (1 - 1/N) * A + 1/N from 0: exact while N changes. All four are of the run.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 
 DEFAULT_SHARE = 0.8
-# mallopt parameters (glibc's malloc.h). MAPPED_FROM is larger than gRPC messages, smaller than large models' vectors,
-# which are unmapped when freed. KEPT covers messages in flight; each arena would keep as much for its threads.
+# glibc's malloc.h. MAPPED_FROM: above gRPC messages, below large models' vectors, which are unmapped when freed. KEPT:
+# messages in flight, for each arena.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 MAPPED_FROM, KEPT = 8 << 20, 16 << 20
 

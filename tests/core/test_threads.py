@@ -89,6 +89,7 @@ def digests(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[str]]
         assert process.wait(30) == 0
 
 
+@pytest.mark.long
 @given(
     rule=st.sampled_from(RULES),
     kind=st.sampled_from(KINDS),

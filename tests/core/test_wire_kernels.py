@@ -8,10 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gem_core import DecodingAssembler, ElementType, Layout, PayloadFormat, Splitter, TensorKind, TensorSpec, WireType
-from gem_core.aligned import aligned_empty
-from gem_core.wire_kernels import COMPILED, warm_up
-from gem_core.wire_types import BLOCK_ELEMENTS, NUMPY, encoded_bytes
+from gem_core import (
+    DecodingAssembler,
+    ElementType,
+    Layout,
+    PayloadFormat,
+    Splitter,
+    TensorKind,
+    TensorSpec,
+    WireType,
+)
+from gem_core.aligned import aligned_empty, aligned_zeros
+from gem_core.rules.blocks import STRIP
+from gem_core.wire_kernels import COMPILED, COMPILED_LONG, warm_up
+from gem_core.wire_types import BLOCK_ELEMENTS, NUMPY, Codec, encoded_bytes
 
 ENCODED = [one for one in WireType if one is not WireType.SHARED_MEMORY]
 # Any bits, with the interesting ones more often than chance would have them.
@@ -23,6 +33,7 @@ BITS = st.one_of(
 LIMIT = float(np.float32(1e30))
 FINITE = st.floats(-LIMIT, LIMIT, width=32)
 LENGTHS = st.integers(0, 600)
+CODECS = (NUMPY, COMPILED, COMPILED_LONG)
 
 
 def test_warming_up_compiles_everything() -> None:
@@ -65,11 +76,11 @@ def test_any_bytes_are_decoded_and_judged_alike(
         if count and generator.integers(2):
             raw[generator.integers(count)] = generator.integers(256)
     data = memoryview(bytes(shift) + raw.tobytes())[shift:]  # at any address
-    outs = [np.zeros(elements, np.float32) for _ in range(2)]
-    judged = [codec.decode(wire_type, data, out) for codec, out in zip((NUMPY, COMPILED), outs, strict=True)]
-    assert judged[0] == judged[1]
+    outs = [aligned_zeros(elements) for _ in CODECS]
+    judged = [codec.decode(wire_type, data, out) for codec, out in zip(CODECS, outs, strict=True)]
+    assert judged[0] == judged[1] == judged[2]
     if judged[0] is None:
-        assert outs[0].tobytes() == outs[1].tobytes()
+        assert outs[0].tobytes() == outs[1].tobytes() == outs[2].tobytes()
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.0, 1e-45, 7.8e27, 7.9e27, 1e30, 1.1e30, -1.0, np.inf, np.nan])
@@ -78,13 +89,11 @@ def test_scales_and_elements_at_the_limits_are_judged_alike(scale: float, elemen
     raw = np.zeros(encoded_bytes(WireType.INT8_BLOCK, 300), np.uint8)
     raw[260:264] = np.array([scale], np.float32).view(np.uint8)
     raw[270] = np.int8(element).view(np.uint8)
-    outs = [np.zeros(300, np.float32) for _ in range(2)]
-    judged = [
-        codec.decode(WireType.INT8_BLOCK, raw.data, out) for codec, out in zip((NUMPY, COMPILED), outs, strict=True)
-    ]
-    assert judged[0] == judged[1]
+    outs = [aligned_zeros(300) for _ in CODECS]
+    judged = [codec.decode(WireType.INT8_BLOCK, raw.data, out) for codec, out in zip(CODECS, outs, strict=True)]
+    assert judged[0] == judged[1] == judged[2]
     if judged[0] is None:
-        assert outs[0].tobytes() == outs[1].tobytes()
+        assert outs[0].tobytes() == outs[1].tobytes() == outs[2].tobytes()
 
 
 @pytest.mark.parametrize("wire_type", ENCODED)
@@ -105,11 +114,12 @@ def test_a_payload_is_split_and_assembled_alike(wire_type: WireType) -> None:
     assert arrived.tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("codec", [COMPILED, COMPILED_LONG], ids=["short", "long"])
 @pytest.mark.parametrize("wire_type", [WireType.BFLOAT16, WireType.INT8_BLOCK])
 @pytest.mark.parametrize("shift", [0, 1])
-@pytest.mark.parametrize("elements", [1, 17, BLOCK_ELEMENTS, 2307])
+@pytest.mark.parametrize("elements", [1, 17, BLOCK_ELEMENTS, 2 * STRIP + 259])
 def test_the_same_is_decoded_and_judged_at_any_alignment(
-    elements: int, shift: int, wire_type: WireType, monkeypatch: pytest.MonkeyPatch
+    elements: int, shift: int, wire_type: WireType, codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = bytearray(NUMPY.encode(wire_type, np.random.default_rng(elements).normal(size=elements).astype(np.float32)))
     wanted = np.empty(elements, np.float32)
@@ -119,7 +129,7 @@ def test_the_same_is_decoded_and_judged_at_any_alignment(
     out = around[shift : shift + elements]
     with monkeypatch.context() as alone:  # nobody helps a kernel that finds fault with what is legal
         alone.delattr("gem_core.wire_types.decode")
-        assert COMPILED.decode(wire_type, memoryview(data), out) is None
+        assert codec.decode(wire_type, memoryview(data), out) is None
     assert out.tobytes() == wanted.tobytes()
     assert (around[:shift] == 7).all()
     assert (around[shift + elements :] == 7).all()
@@ -129,6 +139,6 @@ def test_the_same_is_decoded_and_judged_at_any_alignment(
             bad[2 * index + 1] = 0x7F  # far beyond the limit
         else:
             bad[4 * (index // BLOCK_ELEMENTS + 1) + index] = 0x80  # -128
-        refused = COMPILED.decode(wire_type, memoryview(bad), out)
+        refused = codec.decode(wire_type, memoryview(bad), out)
         assert refused is not None
         assert refused == NUMPY.decode(wire_type, memoryview(bad), wanted)

@@ -167,7 +167,6 @@ def _record_header(data: memoryview, at: int, log_id: bytes | None) -> _Found | 
 
 
 def _find_record(data: memoryview, start: int, log_id: bytes | None) -> int | None:
-    """Offset of the first intact record header."""
     wanted = RECORD_MAGIC + (log_id or b"")
     for block in range(start, data.nbytes, SEARCHED_BYTES):
         # Matches may extend into the next block.

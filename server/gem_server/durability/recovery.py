@@ -90,7 +90,6 @@ def clocks(data_dir: Path) -> tuple[list[int], str]:
 
 
 def _clocks_after(directory: Path, clock: int, place: Path) -> set[int]:
-    """Of a checkpoint and the records after it."""
     layout, state = checkpoint.read_state(place)
     reference = state.get("log")
     if reference is None or not (directory / f"{int(reference['number']):012d}.wal").exists():
@@ -229,7 +228,6 @@ def _check_no_records(directory: Path) -> None:
 
 
 def _log_after(directory: Path, clock: int) -> Path | None:
-    """A file with later commits, if any."""
     for path in sorted(directory.glob("*.wal")):
         data = memoryview(path.read_bytes())
         with contextlib.suppress(DamageError):

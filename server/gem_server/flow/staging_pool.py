@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gem_core import Layout, PayloadFormat, WireType
 from gem_core.aligned import aligned_empty
 from gem_core.chunking import Assembler, DecodingAssembler
-from gem_core.wire_kernels import COMPILED
+from gem_core.wire_kernels import COMPILED, COMPILED_LONG, LONG
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
 from gem_server.flow.reader import Reader
@@ -51,7 +51,8 @@ class StagingBuffer:
         """A reset assembler into this buffer."""
         sink = self._sinks.get(payload.wire_type)
         if sink is None:
-            sink = DecodingAssembler(payload, self.parameters, self.rest, COMPILED)
+            codec = COMPILED if self.parameters.size < LONG else COMPILED_LONG
+            sink = DecodingAssembler(payload, self.parameters, self.rest, codec)
             self._sinks[payload.wire_type] = sink
         sink.restart()
         return sink

@@ -178,7 +178,6 @@ class Shards:
     def _settle_lost(
         self, sequence: int, why: str, first: "CommitOutcome | Exception", into: memoryview
     ) -> CommitOutcome:
-        """Find out whether the commit was applied."""
         session = self._primary.session
         verdict = first.verdict if isinstance(first, CommitOutcome) else None
         while True:
