@@ -154,7 +154,7 @@ test-containers: $(INSTALLED) $(HELM)/.installed
 # Server and workers on hosts with different addresses, also with a partition of a bad network: network namespaces,
 # made by the scripts in the folder GEMPS_NETLAB.
 test-hosts: $(INSTALLED)
-	$(BIN)/python -m pytest tests/hosts tests/faults/test_bad_network.py $(ARGS)
+	GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/hosts tests/faults/test_bad_network.py $(ARGS)
 
 # The units of deploy/systemd under a real systemd, in containers (`make test-containers` builds the images).
 test-systemd: $(INSTALLED)

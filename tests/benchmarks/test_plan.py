@@ -77,6 +77,7 @@ def test_what_cannot_run_is_named_with_its_reason(contender: Contender) -> None:
     assert [one.reason for one in made(contender).skipped] == ["not installed"]
 
 
+@pytest.mark.long
 def test_everything_asked_for_is_either_run_or_skipped() -> None:
     parts = plan.product(USUAL, plan.PARAMETERS, plan.WORKERS)
     found = plan.make(parts, CONTENDERS, Room(20 * 10**9, 10 * 10**9))

@@ -222,6 +222,7 @@ def test_a_misspelt_variable_is_told_and_ignored() -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_misspelt_variable_is_a_line_of_a_log_in_json(tmp_path: Path) -> None:
     env = {"GEMPS_ETTA": "0.1", "GEMPS_CLIENT_CONNECT_TIMEOUT": "0.1"}
     with served(tmp_path, "--log-format=json", env=env):
@@ -241,6 +242,7 @@ def test_variables_of_others_and_our_own_are_not_told() -> None:
     assert misspelt([*others, *ours, "GEMPS_TEST_FAULTS", "GEMPS_NETLAB", "GEMPS_ENGINE", "PATH"]) == {}
 
 
+@pytest.mark.long
 def test_an_operator_ends_a_run_and_has_checkpoints_written(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with served(tmp_path, "--data-dir", str(state), "--exit-when-finished", "--exit-grace", "5") as (address, process):

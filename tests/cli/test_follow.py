@@ -33,6 +33,7 @@ def told(log: Path, event: str) -> list[dict[str, Any]]:
     return [line for line in json_lines("\n".join(lines)) if line["event"] == event]
 
 
+@pytest.mark.long
 def test_a_finished_run_is_evaluated_once_and_that_is_the_end(tmp_path: Path) -> None:
     best = tmp_path / "best"
     with served(tmp_path, "--commits", "40", "--eta", "0.1") as (address, server):

@@ -7,6 +7,7 @@ import contextlib
 import json
 from pathlib import Path
 
+import pytest
 from gem_cli.errors import FAILED, USAGE
 from gem_worker.client import Client, RunFinishedError
 
@@ -44,6 +45,7 @@ def test_a_run_over_two_starts_is_replayed_compared_and_written(tmp_path: Path) 
     assert found["compared_with"] == ["what the server ended with: clock 51"]
 
 
+@pytest.mark.long
 def test_what_differs_is_one_line_and_a_failure(tmp_path: Path) -> None:
     assert record(tmp_path / "one", 10) == 0
     assert record(tmp_path / "two", 10, delta=0.02) == 0

@@ -41,6 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> TextRun:
     return TextRun(folder, text, gemps("train", *arguments, "--json", "--run-dir", str(folder)))
 
 
+@pytest.mark.long
 def test_training_learns_more_than_the_frequencies_of_characters(run: TextRun) -> None:
     assert run.done.returncode == 0, run.done.stderr
     counts = [TEXT.count(letter) for letter in set(TEXT)]
@@ -48,6 +49,7 @@ def test_training_learns_more_than_the_frequencies_of_characters(run: TextRun) -
     assert run.summary()["test_loss"] < entropy - 0.2
 
 
+@pytest.mark.long
 def test_the_summary_has_the_text_and_the_loss_in_nats_and_in_bits_a_character(run: TextRun) -> None:
     summary = run.summary()
     text = summary["settings"]["text"]
@@ -57,6 +59,7 @@ def test_the_summary_has_the_text_and_the_loss_in_nats_and_in_bits_a_character(r
     assert 0 < summary["accuracy"] < 1
 
 
+@pytest.mark.long
 def test_bits_a_character_are_in_events_status_and_report(run: TextRun) -> None:
     events = json_lines(run.done.stdout)
     (evaluated,) = (event for event in events if event["event"] == "evaluated")
@@ -68,6 +71,7 @@ def test_bits_a_character_are_in_events_status_and_report(run: TextRun) -> None:
     assert run.summary()["settings"]["text"]["sha256"] in report
 
 
+@pytest.mark.long
 def test_evaluating_the_file_again_needs_no_options_and_gives_the_same_figures(run: TextRun) -> None:
     done = gemps_here("evaluate", str(run.folder / "model.safetensors"), "--json")
     assert (done.returncode, done.stderr) == (0, "")
@@ -76,6 +80,7 @@ def test_evaluating_the_file_again_needs_no_options_and_gives_the_same_figures(r
     assert (found["accuracy"], found["loss"]) == (summary["accuracy"], summary["test_loss"])
 
 
+@pytest.mark.long
 def test_another_text_than_the_runs_is_evaluated_with_a_warning(run: TextRun, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text(TEXT.replace("green", "brown"), encoding="utf-8")
@@ -86,6 +91,7 @@ def test_another_text_than_the_runs_is_evaluated_with_a_warning(run: TextRun, tm
     assert f"the run learnt {run.text}" in done.stderr
 
 
+@pytest.mark.long
 def test_a_run_writes_text_that_follows_from_prompt_and_seed(run: TextRun) -> None:
     arguments = ["--prompt", "9 green", "--length", "80", "--temperature", "0.8"]
     seeded = ["sample", str(run.folder), *arguments, "--seed"]
@@ -98,6 +104,7 @@ def test_a_run_writes_text_that_follows_from_prompt_and_seed(run: TextRun) -> No
     assert best.returncode == 0, best.stderr
 
 
+@pytest.mark.long
 def test_the_simulator_follows_the_recorded_run_bit_for_bit(run: TextRun) -> None:
     options = [*SMALL, "--text", str(run.text)]
     done = gemps_here("simulate", "--follow", str(run.folder.parent / "run.trace"), *options, "--json")

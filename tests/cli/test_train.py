@@ -139,6 +139,7 @@ def test_evaluating_the_file_again_gives_the_same_figures(run: Run) -> None:
     assert (found["accuracy"], found["loss"]) == (summary["accuracy"], summary["test_loss"])
 
 
+@pytest.mark.long
 def test_without_a_terminal_progress_is_plain_lines_and_a_finished_run_goes_on_with_a_larger_budget(
     tmp_path: Path,
 ) -> None:
@@ -220,6 +221,7 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.long
 def test_a_script_of_ones_own_trains_with_two_workers_and_without_a_budget_ends_the_run(
     script: str, tmp_path: Path
 ) -> None:
@@ -267,6 +269,7 @@ def test_a_worker_that_fails_is_told_and_the_others_go_on(script: str, tmp_path:
     assert summary["commits"] == 30 + 3
 
 
+@pytest.mark.long
 def test_a_script_that_never_joins_is_a_failure_that_names_the_server(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("print('no ParameterServer here')", encoding="utf-8")
     run = ["--run-dir", str(tmp_path / "run"), "--", "python", str(tmp_path / "script.py")]
@@ -285,6 +288,7 @@ def test_training_that_cannot_begin_says_so_and_ends(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_training_cannot_begin_without_a_worker_that_left_with_exit_code_0(script: str, tmp_path: Path) -> None:
     """As after SIGTERM."""
     own = ["sh", "-c", f'test "$GEMPS_WORKER_INDEX" = 1 && exit 0; exec {sys.executable} {script}']

@@ -122,6 +122,7 @@ def test_other_threads_are_left_alone() -> None:
     assert seen == [signal.getsignal(signal.SIGINT)]
 
 
+@pytest.mark.long
 def test_busy_worker_leaves_whenever_it_is_terminated(serve: Serve) -> None:
     """Raising within gRPC's code left a lock taken about once in fifty times, and the worker hung."""
     leave_whenever_terminated(BUSY_WORKER, serve().address, times=6, seed=7)

@@ -24,6 +24,7 @@ SHOWN_IN = {
 }
 
 
+@pytest.mark.long
 def test_reference_worker_passes_every_scenario_of_one_server() -> None:
     outcomes = play_scenarios(SCENARIOS.values(), REFERENCE, jobs=3)
     assert [one.scenario for one in outcomes] == list(SCENARIOS)
@@ -52,7 +53,13 @@ def test_the_scenarios_for_planted_faults_are_for_all_of_them() -> None:
     assert set(SHOWN_IN) == set(Planted)
 
 
-@pytest.mark.parametrize("planted", ["NEW_SEQUENCE_ON_RETRY", "IGNORED_RETRY_INFO", "TRUNCATING_BFLOAT16"])
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "NEW_SEQUENCE_ON_RETRY",
+        *(pytest.param(one, marks=pytest.mark.long) for one in ("IGNORED_RETRY_INFO", "TRUNCATING_BFLOAT16")),
+    ],
+)
 def test_a_planted_fault_shows_nowhere_else(planted: str) -> None:
     """Of the faults that most scenarios do not touch: whoever has one is not told that the rest is wrong, too."""
     elsewhere = ["initialise", "pull-resumed", "commit-large", "torn-reply", "stale-base", "delta-float16", "finished"]

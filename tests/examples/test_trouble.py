@@ -23,6 +23,7 @@ def worker(request: pytest.FixtureRequest) -> list[str]:
     return command
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_and_resumed_has_every_commit_exactly_once(
     worker: list[str], digits: Path, tmp_path: Path
 ) -> None:
@@ -73,7 +74,9 @@ def test_a_server_that_comes_back_empty_gets_the_parameters_that_the_worker_hold
     assert accuracy_in(log) >= 0.95
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.long), (signal.SIGTERM, 143)]
+)
 def test_a_worker_that_is_stopped_leaves_the_run(
     number: signal.Signals, code: int, worker: list[str], digits: Path, tmp_path: Path
 ) -> None:
@@ -93,6 +96,7 @@ def test_a_worker_that_waits_for_a_server_can_be_stopped(worker: list[str], digi
         assert ended(process, tmp_path, "a") == 143
 
 
+@pytest.mark.long
 def test_a_worker_whose_name_another_one_takes_says_so_and_ends(
     worker: list[str], digits: Path, tmp_path: Path
 ) -> None:

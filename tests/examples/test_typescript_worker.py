@@ -32,6 +32,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return typescript_checkout(tmp_path_factory)
 
 
+@pytest.mark.long
 def test_its_own_tests_pass_and_its_files_are_formatted(checkout: Path) -> None:
     assert re.search(r"^# fail 0$", build("npm", "test", folder=checkout / TYPESCRIPT), re.MULTILINE)
     build("npm", "run", "check-format", folder=checkout / TYPESCRIPT)

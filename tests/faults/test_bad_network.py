@@ -85,6 +85,7 @@ class Partition:
         return time.monotonic() - joined
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_partitions_of_a_network_that_delays_and_loses_packets(hosts: Cluster, figures: Figures) -> None:
     serve = ("--bind=0.0.0.0:50051", "--insecure", "--min-workers=3", "--exit-when-finished", "--data-dir=state")

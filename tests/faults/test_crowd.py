@@ -82,12 +82,13 @@ async def let_all_train(server: ServerProcess, clients: int, commits: int, uploa
     return seen
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("order", "fit", "room", "commits"),
     [
         ("fifo", count(150, 750), 16, count(8, 20)),
-        pytest.param("round-robin", count(200, 750), count(100, 250), 3, marks=pytest.mark.long),
+        ("round-robin", count(200, 750), count(100, 250), 3),
     ],
 )
 async def test_crowd_is_served_within_its_memory_and_nobody_starves(

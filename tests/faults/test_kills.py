@@ -87,6 +87,7 @@ async def test_kill_at_level_commit_loses_no_acknowledged_commit(
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(7200)
 async def test_kill_at_level_interval_loses_no_more_than_what_came_after_the_last_checkpoint(
     tmp_path: Path, figures: Figures
@@ -126,10 +127,10 @@ async def test_kill_at_level_interval_loses_no_more_than_what_came_after_the_las
     ("rule", "precondition", "level"),
     [
         ("gem", "averaged-rms", "commit"),
-        ("fedbuff", "none", "interval"),
         *(
             pytest.param(*one, marks=pytest.mark.long)  # tests/simulator/test_rules.py replays the other rules
             for one in (
+                ("fedbuff", "none", "interval"),
                 ("gem", "none", "interval"),
                 ("gem", "none", "commit"),
                 ("gem", "rms", "commit"),

@@ -225,6 +225,7 @@ async def hears_of_a_duplicate(workers: list[LibraryWorker]) -> bool:
     return await happens_async(lambda: any(worker.duplicates for worker in workers), patience=4.0)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
     ("model", "shares"),

@@ -69,6 +69,7 @@ def is_about(date: datetime, clock: MovedClock) -> bool:
     return abs((date - datetime.now()).total_seconds() - clock.seconds) < BUSY_SECONDS
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 async def test_servers_clock_moves_by_a_day_and_back_under_load(tmp_path: Path, figures: Figures) -> None:
     clock = MovedClock(tmp_path / "moved-by")

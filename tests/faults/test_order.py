@@ -124,6 +124,7 @@ async def test_parameters_that_are_being_written_do_not_change(
     assert before.whole.parameters.tobytes() != found.whole.parameters.tobytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gated", [{"state_type": "bfloat16", "durability": "interval"}], indirect=True)
 async def test_with_compact_state_commits_wait_for_a_checkpoint_that_has_no_copy(
     gated: tuple[Serving, GatedDisk], tmp_path: Path

@@ -66,6 +66,7 @@ def commits_of(status: status_pb2.RunStatus) -> dict[str, int]:
     return {worker.name: worker.commits for worker in status.workers}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 async def test_all_workers_train_again_after_the_server_was_killed_under_them(tmp_path: Path, figures: Figures) -> None:
     number, kills = count(4, 32), count(1, 3)

@@ -141,7 +141,7 @@ async def parameters(server: ServerProcess, model: Model = WIDE) -> NDArray[np.f
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("scale", [None, -2.0])
+@pytest.mark.parametrize("scale", [pytest.param(None, marks=pytest.mark.long), -2.0])
 async def test_what_is_judged_is_what_is_applied_however_a_worker_scribbles(
     tmp_path: Path, path: Path, scale: float | None, figures: Figures
 ) -> None:
@@ -172,7 +172,7 @@ async def test_what_is_judged_is_what_is_applied_however_a_worker_scribbles(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("scale", [None, -0.1])
+@pytest.mark.parametrize("scale", [None, pytest.param(-0.1, marks=pytest.mark.long)])
 async def test_word_sum_is_of_what_was_copied(
     tmp_path: Path, path: Path, scale: float | None, figures: Figures
 ) -> None:
@@ -260,6 +260,7 @@ async def test_region_cannot_be_changed_through_any_door(tmp_path: Path, path: P
         assert payload == (await parameters(server)).tobytes()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_calls_given_up_while_the_server_copies_count_once_and_free_their_buffer(
     tmp_path: Path, path: Path, figures: Figures
@@ -323,6 +324,7 @@ async def half_writing(server: ServerProcess, name: str, commits: int) -> AsyncI
         assert process.returncode is None
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 async def test_worker_killed_while_it_writes_leaves_nothing_and_comes_back(
     tmp_path: Path, path: Path, figures: Figures

@@ -55,6 +55,7 @@ def fill(path: Path) -> None:
                 continue
 
 
+@pytest.mark.long
 async def test_log_that_takes_all_the_room_is_cut_and_training_goes_on(small_disk: Path, figures: Figures) -> None:
     """There is no checkpoint at an interval: it is the want of room that asks for one."""
     server = await start(small_disk / "data", durability="commit", checkpoint_interval=0)

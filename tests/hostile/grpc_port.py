@@ -47,7 +47,7 @@ FRAMES = {
     "unknown frames": http2.frame(0x7F, payload=b"x" * 32),
 }
 for _name, _frame in FRAMES.items():
-    ATTACKS.add(f"flood of {_name}", quick=_name == "PRIORITY")(
+    ATTACKS.add(f"flood of {_name}", quick=False)(
         partial(lambda scene, one: (scene.begin(), flood(scene, PORT, repeated(one))), one=_frame)
     )
 for _name in ("PING", "SETTINGS"):
@@ -94,7 +94,7 @@ def empty_continuation_flood(scene: Scene) -> None:
     flood(scene, PORT, lambda: itertools.chain([http2.opening() + headers], itertools.repeat(block)))
 
 
-@ATTACKS.add("flood of empty DATA in a call")
+@ATTACKS.add("flood of empty DATA in a call", quick=False)
 def empty_data_flood(scene: Scene) -> None:
     call = http2.call(1, http2.call_fields(f"{http2.SERVICE}Commit", authority(scene)))
     block = http2.frame(http2.DATA, 0, 1) * 7000
@@ -152,12 +152,12 @@ for _name, _calls in {
         f"{http2.SERVICE}Heartbeat", session_pb2.HeartbeatRequest(session_id=b"x" * 16).SerializeToString()
     ),
 }.items():
-    ATTACKS.add(f"flood of {_name}", least_ratio=0.2, quick="garbage" in _name)(
+    ATTACKS.add(f"flood of {_name}", least_ratio=0.2, quick=_name == "Commit with garbage")(
         partial(lambda scene, of: (scene.begin(), flood(scene, PORT, of(scene))), of=_calls)
     )
 
 
-@ATTACKS.add("flood of calls with a wrong token", "tokens", least_ratio=0.2)
+@ATTACKS.add("flood of calls with a wrong token", "tokens", quick=False, least_ratio=0.2)
 def wrong_tokens(scene: Scene) -> None:
     request = session_pb2.HeartbeatRequest(session_id=bytes.fromhex(scene.target.session)).SerializeToString()
     blocks = calls(f"{http2.SERVICE}Heartbeat", request, authorization="Bearer wrong-token-of-a-stranger")(scene)
@@ -229,7 +229,7 @@ for _method, _request in {
     "WatchStatus": status_pb2.WatchStatusRequest(),
     "GetHistory": history_pb2.GetHistoryRequest(),
 }.items():
-    ATTACKS.add(f"4 x 4000 {_method} calls without a session, nothing read", least_ratio=0.2)(
+    ATTACKS.add(f"4 x 4000 {_method} calls without a session, nothing read", quick=_method == "Pull", least_ratio=0.2)(
         partial(
             lambda scene, method, content: hold_calls(
                 scene, 4, standing(f"{http2.SERVICE}{method}", content, initial_window=0)
@@ -244,13 +244,13 @@ for _method, _request in {
 
 
 ATTACKS.add("1200 connections that say nothing")(lambda scene: (scene.begin(), hold(scene, PORT, b"", 1200)))
-ATTACKS.add("300 connections, one byte a second")(
+ATTACKS.add("300 connections, one byte a second", quick=False)(
     lambda scene: (scene.begin(), hold(scene, PORT, b"", 300, drip=http2.opening()))
 )
-ATTACKS.add("garbage", least_ratio=0.2)(
+ATTACKS.add("garbage", quick=False, least_ratio=0.2)(
     lambda scene: (scene.begin(), flood(scene, PORT, lambda: itertools.repeat(random.Random(2).randbytes(1 << 16))))
 )
-ATTACKS.add("TLS to a port without it", least_ratio=0.2)(
+ATTACKS.add("TLS to a port without it", quick=False, least_ratio=0.2)(
     lambda scene: (scene.begin(), storm(scene, PORT, CLIENT_HELLO))
 )
 ATTACKS.add("storm of connections", processes=4, seconds=10.0, least_ratio=0.2, quick=False)(
@@ -262,6 +262,6 @@ ATTACKS.add("storm of connections that begin well", processes=4, seconds=10.0, l
 ATTACKS.add("1200 handshakes that stop, with TLS", "tls")(
     lambda scene: (scene.begin(), hold(scene, PORT, CLIENT_HELLO, 1200))
 )
-ATTACKS.add("plain bytes to a port with TLS", "tls", least_ratio=0.2)(
+ATTACKS.add("plain bytes to a port with TLS", "tls", quick=False, least_ratio=0.2)(
     lambda scene: (scene.begin(), storm(scene, PORT, http2.opening()))
 )

@@ -342,7 +342,8 @@ class Arena:
         """Run the attack, and measure all others."""
         assert self.target.lane_port
         seconds = attack.seconds if FULL else attack.short_seconds
-        attackers = [self._attacker(attack, seconds, number) for number in range(attack.processes)]
+        processes = attack.processes if FULL else 1
+        attackers = [self._attacker(attack, seconds, number) for number in range(processes)]
         try:
             for one in attackers:
                 assert one.line() == "ready\n"
@@ -370,7 +371,7 @@ class Arena:
         health = self.probes.window(began, ended + 0.5)
         new = self.logged()[lines:]
         busy = sum(one["processor_seconds"] for one in said) / (ended - began)
-        baseline, busy = self._baseline(quiet, busy, attack.processes)
+        baseline, busy = self._baseline(quiet, busy, processes)
         facts: dict[str, int] = {}
         for one in said:
             for name, value in one["facts"].items():

@@ -113,7 +113,7 @@ ATTACKS.add("HELLO of 4 GiB", least_ratio=0.2, peak_mib=16)(
 ATTACKS.add("first frames of 0 and 2^32-1 bytes, of every kind", least_ratio=0.2, peak_mib=16)(
     refused_firsts(*(frame(kind, length=length) for kind in range(256) for length in (0, MOST)))
 )
-ATTACKS.add("HELLOs that are wrong", least_ratio=0.2, peak_mib=16)(
+ATTACKS.add("HELLOs that are wrong", quick=False, least_ratio=0.2, peak_mib=16)(
     refused_firsts(
         hello(b"s" * 16, 1, magic=b"gemps-lame"),
         hello(b"s" * 16, 1, version=0),
@@ -131,7 +131,7 @@ ATTACKS.add("TLS, HTTP/1 and HTTP/2 to a lane without TLS", least_ratio=0.2, pea
 )
 
 
-@ATTACKS.add("plain bytes to a lane with TLS", "tls", least_ratio=0.2, peak_mib=32)
+@ATTACKS.add("plain bytes to a lane with TLS", "tls", quick=False, least_ratio=0.2, peak_mib=32)
 def plain_to_tls(scene: Scene) -> None:
     first = strangers_hello(scene)
     scene.begin()
@@ -147,7 +147,7 @@ def few_stopped_handshakes(scene: Scene) -> None:
     hold(scene, connect_plain, lambda number: STOPPED[number % len(STOPPED)], 50, closed_after=HELLO_SECONDS + LATE)
 
 
-@ATTACKS.add("1200 handshakes that stop", "tls", peak_mib=128)
+@ATTACKS.add("1200 handshakes that stop", "tls", quick=False, peak_mib=128)
 def many_stopped_handshakes(scene: Scene) -> None:
     """The server accepts 50 a second, so most of them wait in the kernel's backlog until the attack is over."""
     scene.begin()
@@ -196,7 +196,7 @@ def expect_refusal(scene: Scene, first: bytes, what: str) -> None:
 # -- sessions that do not keep to the table ----------------------------------------------------------------------------
 
 
-@ATTACKS.add("wrong incarnation, and sessions that have left", least_ratio=0.2, peak_mib=16)
+@ATTACKS.add("wrong incarnation, and sessions that have left", quick=False, least_ratio=0.2, peak_mib=16)
 def wrong_hellos(scene: Scene) -> None:
     session, gone = join(scene, 2)
     with stub_of(scene.target) as stub:
@@ -232,7 +232,7 @@ def replayed_hellos(scene: Scene) -> None:
         lane.socket.close()
 
 
-@ATTACKS.add("storm of one session's HELLOs", processes=4, seconds=10.0, least_ratio=0.2, peak_mib=32)
+@ATTACKS.add("storm of one session's HELLOs", processes=4, seconds=10.0, quick=False, least_ratio=0.2, peak_mib=32)
 def own_hello_storm(scene: Scene) -> None:
     """Each one replaces the connection before, which the attacker has reset by then."""
     (session,) = join(scene)
@@ -241,7 +241,7 @@ def own_hello_storm(scene: Scene) -> None:
     storm(scene, connect_plain, first)
 
 
-@ATTACKS.add("frames that do not wait for WELCOME", least_ratio=0.2, peak_mib=32)
+@ATTACKS.add("frames that do not wait for WELCOME", quick=False, least_ratio=0.2, peak_mib=32)
 def early_frames(scene: Scene) -> None:
     """HELLO and another frame in one segment: none is legal before WELCOME."""
     (session,) = join(scene)

@@ -75,6 +75,7 @@ def test_a_worker_trains_through_a_tunnel_of_ssh(hosts: Cluster, keys: Path) -> 
     assert server.terminate() == 0
 
 
+@pytest.mark.long
 def test_a_worker_trains_with_tls_and_a_token(hosts: Cluster) -> None:
     heading = "With TLS and tokens"
     server = hosts.start("s", "bash", "-ec", script(heading, "server"))

@@ -72,6 +72,7 @@ def test_a_worker_that_is_cut_off_resumes_and_the_others_do_not_wait_for_it(host
     end(hosts, server, workers, watch)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_everybody_resumes_when_the_servers_host_was_cut_off(hosts: Cluster, figures: Figures) -> None:
     server, workers, watch = begin(hosts)

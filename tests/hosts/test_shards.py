@@ -15,6 +15,7 @@ MEANWHILE = 2000  # commits
 SERVE = ("gemps", "serve", "--bind", "0.0.0.0:50051", "--insecure", "--exit-when-finished", "--data-dir", "state")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_worker_cut_off_from_one_server_waits_alone_and_resumes(hosts: Cluster, figures: Figures) -> None:
     primary = hosts.start("s", *SERVE, "--shard", "0/2", "--min-workers", "2")

@@ -22,6 +22,7 @@ def readme_script(on: str, word: str) -> str:
     return script
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_workers_that_come_early_or_are_far_away_or_lose_packets_train_by_the_readmes_lines(
     hosts: Cluster, figures: Figures

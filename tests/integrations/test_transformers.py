@@ -86,10 +86,15 @@ def assert_central(server: ServerThread, model: nn.Module) -> None:
     "arguments",
     [
         {},
-        {"gradient_accumulation_steps": 2},
-        {"bf16": True},
-        pytest.param({"torch_compile": True, "torch_compile_backend": "aot_eager"}, marks=pytest.mark.long),
-        {"optim": "adamw_torch_fused", "gradient_checkpointing": True},
+        *(
+            pytest.param(one, marks=pytest.mark.long)
+            for one in (
+                {"gradient_accumulation_steps": 2},
+                {"bf16": True},
+                {"torch_compile": True, "torch_compile_backend": "aot_eager"},
+                {"optim": "adamw_torch_fused", "gradient_checkpointing": True},
+            )
+        ),
     ],
     ids=["plain", "accumulation", "bfloat16", "compiled", "fused"],
 )
@@ -168,6 +173,7 @@ def test_steps_before_a_stop_by_another_callback_are_committed(server: ServerThr
     assert_central(server, trainer.model)
 
 
+@pytest.mark.long
 def test_evaluation_is_of_the_parameters_that_came_with_the_last_exchange(server: ServerThread, tmp_path: Path) -> None:
     """A second worker has moved the central variable by then."""
 
@@ -225,6 +231,7 @@ class Failing(nn.Module):
         return {"loss": self.layer(input_ids.float()).square().mean()}
 
 
+@pytest.mark.long
 def test_after_an_error_the_next_training_leaves_and_joins_again(server: ServerThread, tmp_path: Path) -> None:
     trainer = a_trainer(tmp_path, joined(server), model=Failing())
     with pytest.raises(FloatingPointError):
@@ -234,6 +241,7 @@ def test_after_an_error_the_next_training_leaves_and_joins_again(server: ServerT
     assert server.server.central.clock == 14
 
 
+@pytest.mark.long
 def test_after_an_error_the_process_leaves_at_its_end(server: ServerThread, tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from tests.integrations import test_transformers as t\n"
@@ -275,7 +283,10 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handlers")
-@pytest.mark.parametrize("during", ["on_step_begin", "on_substep_end", "on_prediction_step"])
+@pytest.mark.parametrize(
+    "during",
+    ["on_step_begin", *(pytest.param(one, marks=pytest.mark.long) for one in ("on_substep_end", "on_prediction_step"))],
+)
 def test_on_sigterm_the_last_steps_are_committed(during: str, server: ServerThread, tmp_path: Path) -> None:
     class Terminate(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
         def act(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -292,6 +303,7 @@ def test_on_sigterm_the_last_steps_are_committed(during: str, server: ServerThre
     assert_central(server, trainer.model)
 
 
+@pytest.mark.long
 def test_errors_of_the_connection_are_those_of_parameter_server(tmp_path: Path) -> None:
     nobody = {"address": "127.0.0.1:1", "client_settings": ClientSettings(connect_timeout=0.5)}
     with pytest.raises(ServerUnavailableError):

@@ -96,6 +96,7 @@ except gemps.LaunchError as error:
     assert done.stdout.endswith("): was killed by SIGKILL\n")
 
 
+@pytest.mark.long
 def test_a_worker_that_gets_sigterm_leaves_and_is_no_failure(tmp_path: Path) -> None:
     done = run(
         tmp_path,
@@ -112,6 +113,7 @@ print(gemps.launch(train, 2, kwargs={"bad": 0, "act": act}, steps=20))
     assert (done.returncode, done.stdout) == (0, "[None, (1, 20)]\n"), done.stderr
 
 
+@pytest.mark.long
 def test_a_result_counts_though_its_process_failed_afterwards(tmp_path: Path) -> None:
     done = run(
         tmp_path,
@@ -135,6 +137,7 @@ print(gemps.launch(work, 2, min_workers=1))
     ]
 
 
+@pytest.mark.long
 def test_workers_that_cannot_begin_without_a_failed_one_are_stopped(tmp_path: Path) -> None:
     done = run(
         tmp_path,
@@ -152,6 +155,7 @@ gemps.launch(work, 2, steps=20)
     assert "SystemExit: no data here" in done.stderr
 
 
+@pytest.mark.long
 def test_a_terminal_shows_the_progress_tables_below_the_workers_output(tmp_path: Path) -> None:
     text = """
 def work():
@@ -219,6 +223,7 @@ def test_a_failed_server_ends_the_launch_with_its_log(tmp_path: Path) -> None:
     assert "ServerProcessError: the server was ended by SIGKILL; its log is" in errors
 
 
+@pytest.mark.long
 def test_a_server_that_ends_before_its_run_ends_the_launch_and_is_refused_afterwards(tmp_path: Path) -> None:
     done = run(
         tmp_path,
@@ -241,6 +246,7 @@ with gemps.serve() as server:
     assert afterwards == f"{during}: start another with gemps.serve"
 
 
+@pytest.mark.long
 def test_workers_of_a_running_server_join_it(tmp_path: Path) -> None:
     done = run(
         tmp_path,
@@ -288,12 +294,14 @@ def test_what_cannot_be_copied_is_refused_before_anything_starts() -> None:
         gemps.launch(lambda: lock, 1, server="127.0.0.1:1")
 
 
+@pytest.mark.long
 def test_a_result_that_cannot_be_copied_is_a_failure(tmp_path: Path) -> None:
     done = run(tmp_path, "import threading\ngemps.launch(lambda: threading.Lock(), 1)")
     assert done.returncode == 1
     assert "its result cannot be returned: cannot pickle" in done.stderr
 
 
+@pytest.mark.long
 def test_a_result_that_cannot_be_read_leaves_the_others(tmp_path: Path) -> None:
     done = run(
         tmp_path,
@@ -315,11 +323,13 @@ except gemps.LaunchError as error:
     assert '[(0, 3), None] ["its result cannot be read: ValueError: invalid literal' in done.stdout
 
 
+@pytest.mark.long
 def test_a_worker_may_end_with_exit_code_0(tmp_path: Path) -> None:
     done = run(tmp_path, "print(gemps.launch(lambda: sys.exit(), 2, min_workers=1))")
     assert (done.returncode, done.stdout) == (0, "[None, None]\n"), done.stderr
 
 
+@pytest.mark.long
 def test_a_redrawn_line_is_shown_once_and_long_output_whole(tmp_path: Path) -> None:
     done = run(
         tmp_path,

@@ -78,6 +78,7 @@ def test_the_example_of_the_readme_runs_in_a_notebook(tmp_path: Path) -> None:
     assert re.search(r"^accuracy 0\.9\d+$", printed(client.nb.cells[0]), re.MULTILINE)
 
 
+@pytest.mark.long
 def test_an_exception_in_a_cells_function_shows_the_cells_line(tmp_path: Path) -> None:
     client = client_of(tmp_path, JOINS, "def work():\n    assert 1 > 2\n", "gemps.launch(work, 2, min_workers=1)")
     client.allow_errors = True

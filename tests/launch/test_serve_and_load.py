@@ -98,6 +98,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
             gemps.serve(bind=bind)
 
 
+@pytest.mark.long
 def test_a_data_dir_with_another_run_is_refused_and_stays_as_it_was(tmp_path: Path) -> None:
     with gemps.serve(data_dir=tmp_path) as server:
         train(server.address, nn.Linear(4, 2), 1)
@@ -106,6 +107,7 @@ def test_a_data_dir_with_another_run_is_refused_and_stays_as_it_was(tmp_path: Pa
     assert gemps.load(tmp_path).version == 2
 
 
+@pytest.mark.long
 def test_a_server_is_stopped_though_its_files_cannot_be_written(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -118,6 +120,7 @@ def test_a_server_is_stopped_though_its_files_cannot_be_written(
     assert re.match(rf"{re.escape(str(damaged))}: settings or history could not be written: Expecting", line)
 
 
+@pytest.mark.long
 def test_a_server_outlives_the_thread_that_started_it_and_ends_with_the_program(tmp_path: Path) -> None:
     text = """
 import threading
@@ -148,6 +151,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     eventually(lambda: not any(psutil.pid_exists(int(line.split()[1])) for line in states))
 
 
+@pytest.mark.long
 def test_a_forked_child_leaves_the_servers_files(tmp_path: Path) -> None:
     done = run(
         tmp_path,

@@ -299,6 +299,7 @@ def primary_of_a_process(folder: Path, **settings: Any) -> Iterator[tuple[RealSe
                 primary.stop()
 
 
+@pytest.mark.long
 def test_a_shard_cannot_join_a_group_that_has_begun(tmp_path: Path) -> None:
     """It would forget what came after the group's start."""
     with primary_of_a_process(tmp_path, commits=2) as (primary, command, secondary):

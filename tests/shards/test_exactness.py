@@ -27,7 +27,7 @@ RULES = [*((name, "none") for name in BUILT_IN), *PRECONDITIONED]
 # `make test-long`: each rule with each number of shards.
 CASES = [(*rule, shards) for rule in RULES for shards in (2, 3, 5)]
 if not os.environ.get("GEMPS_TEST_LONG"):
-    CASES = [CASES[3 * number + number % 3] for number in range(len(RULES))]
+    CASES = CASES[::10]  # with 2, 3 and 5 shards
 
 
 class Result(NamedTuple):

@@ -30,9 +30,10 @@ KILLS = int(os.environ.get("GEMPS_SHARD_KILLS", "1"))
 SHARDS = 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("level", "memory"),
-    [*(pytest.param(level, "", marks=pytest.mark.long) for level in ("commit", "interval")), ("commit", "memory")],
+    [("commit", ""), ("interval", ""), ("commit", "memory")],
 )
 @pytest.mark.timeout(120 + 40 * KILLS)
 def test_killed_shards(level: str, memory: str, tmp_path: Path) -> None:

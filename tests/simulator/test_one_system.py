@@ -31,6 +31,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run.trace"
 
 
+@pytest.mark.long
 def test_the_recorded_order_of_real_processes_gives_the_same_parameters_in_the_simulator(recorded: Path) -> None:
     simulated = shown("simulate", "--follow", str(recorded), "--model", "cnn")
     replayed = shown("replay", str(recorded))

@@ -57,6 +57,7 @@ async def grown_bytes(server: ServerProcess, before: int, after: int) -> int:
     return measured[1] - measured[0]
 
 
+@pytest.mark.long
 async def test_memory_after_5_000_commits_is_that_after_1_000(tmp_path: Path) -> None:
     async with server_process(tmp_path) as server:
         grown = await grown_bytes(server, 1_000, 5_000)

@@ -146,6 +146,7 @@ def digits() -> Task:
     return create_task("digits")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_a_narrow_wire_type_costs_next_to_nothing_in_training_loss(

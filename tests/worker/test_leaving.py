@@ -232,6 +232,7 @@ def test_in_other_threads_nothing_is_handled() -> None:
     assert handlers == [signal.SIG_DFL]
 
 
+@pytest.mark.long
 def test_a_worker_that_waits_for_its_server_exits_with_0(processes: Processes) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -260,7 +261,9 @@ print("after the block")
 """
 
 
-@pytest.mark.parametrize(("environment", "code"), [({}, 0), ({"JOB_COMPLETION_INDEX": "0"}, 143)])
+@pytest.mark.parametrize(
+    ("environment", "code"), [({}, 0), pytest.param({"JOB_COMPLETION_INDEX": "0"}, 143, marks=pytest.mark.long)]
+)
 def test_a_script_leaves_and_exits(environment: dict[str, str], code: int, processes: Processes) -> None:
     with ServerThread() as server:
         script = processes.start("script", "-c", SCRIPT, server.address, **environment)

@@ -53,7 +53,8 @@ def lines(worker: Process) -> list[dict[str, object]]:
     return [json.loads(line) for line in worker.output.splitlines()]
 
 
-@pytest.mark.parametrize("system", ["win32", pytest.param("darwin", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("system", ["win32", "darwin"])
 def test_a_restricted_worker_learns_digits_over_tcp_beside_one_that_shares_memory(
     system: str, processes: Processes, tmp_path: Path
 ) -> None:

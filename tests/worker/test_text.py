@@ -96,6 +96,7 @@ def test_an_epoch_is_one_pass_cut_at_an_offset_that_follows_from_seed_rank_and_e
     assert max(offsets) < 100
 
 
+@pytest.mark.long
 def test_two_processes_have_the_same_text_vocabulary_and_batches(tmp_path: Path) -> None:
     code = (
         "import json; from gem_worker.tasks import create_task, training_batches; task = create_task('text');"
@@ -162,6 +163,7 @@ def alphabet() -> Transformer:
     return model
 
 
+@pytest.mark.long
 def test_what_was_learnt_is_written_also_after_a_prompt_longer_than_the_context(alphabet: Transformer) -> None:
     assert generate_text(alphabet, "abc", length=9, temperature=0) == "defghabcd"
     assert generate_text(alphabet, "abcdefgh" * 10, length=9, temperature=0) == "abcdefgha"

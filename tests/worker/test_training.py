@@ -62,6 +62,7 @@ def test_two_workers_learn_digits_and_their_json_lines_account_for_every_commit(
     assert sorted(made) == [(incarnation, clock) for clock in range(2, 1322)]
 
 
+@pytest.mark.long
 def test_evaluations_of_a_server_and_of_its_checkpoint_agree_exactly(processes: Processes, tmp_path: Path) -> None:
     settings = WorkerSettings(model="cnn")
     with ServerThread(steps=50, data_dir=tmp_path / "state") as server:
@@ -112,9 +113,8 @@ def test_round_robin_runs_with_overlap_and_one_seed_are_bit_identical(tmp_path: 
     assert first == second
 
 
-@pytest.mark.parametrize(
-    "task", ["mnist", *(pytest.param(one, marks=pytest.mark.long) for one in ("imagefolder", "generated-images"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("task", ["mnist", "imagefolder", "generated-images"])
 def test_tasks_with_files_and_models_of_torchvision_train(task: str, processes: Processes, tmp_path: Path) -> None:
     arguments = [f"--task={task}", f"--dataset-dir={tmp_path / 'data'}", "--batch-size=4", "--image-size=64"]
     if task == "mnist":
@@ -129,6 +129,7 @@ def test_tasks_with_files_and_models_of_torchvision_train(task: str, processes: 
     assert load_file(processes.checkpoint)
 
 
+@pytest.mark.long
 def test_json_lines_are_one_object_a_line_and_end_with_the_split_of_the_time(processes: Processes) -> None:
     _, address = processes.serve("--steps=30")
     (worker,) = workers(processes, address, 1, "--log-format=json", "--log-interval=0.01")
@@ -144,7 +145,10 @@ def test_json_lines_are_one_object_a_line_and_end_with_the_split_of_the_time(pro
 
 @pytest.mark.parametrize(
     ("stop", "code", "reason", "options"),
-    [("interrupt", 130, "interrupted", ()), ("terminate", 0, "terminated", ("--overlap",))],
+    [
+        pytest.param("interrupt", 130, "interrupted", (), marks=pytest.mark.long),
+        ("terminate", 0, "terminated", ("--overlap",)),
+    ],
 )
 def test_a_stopped_worker_leaves_the_run(
     stop: str, code: int, reason: str, options: tuple[str, ...], processes: Processes
@@ -159,6 +163,7 @@ def test_a_stopped_worker_leaves_the_run(
     server.until_log_has(f"left: {reason}")
 
 
+@pytest.mark.long
 def test_a_worker_may_start_before_its_server(processes: Processes, tmp_path: Path) -> None:
     import socket
 
