@@ -254,10 +254,15 @@ class StagingPool:
                     )
                 )
         for hold in stalled:
+            what, seconds = (
+                ("message of another server about this commit", OTHER_SHARDS_FACTOR * timeout)
+                if hold.received
+                else ("bytes", timeout)
+            )
             hold.call.end(
                 RefusedError(
                     Reason.STALLED,
-                    f"no bytes arrived for {timeout:g} s while others waited for the buffer: send the commit again",
+                    f"no {what} arrived for {seconds:g} s while others waited for the buffer: send the commit again",
                     retry_after=RETRY_SECONDS,
                 )
             )
