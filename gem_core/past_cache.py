@@ -1,6 +1,7 @@
 """Non-temporal stores, which neither read a line first nor displace another, for vectors larger than the cache.
 
-LLVM does not vectorise loops of them: kernels compute into a strip in the L1 cache, which `store` copies.
+LLVM does not vectorise loops of them: kernels compute into a strip in the L1 cache, which `store` copies. Numba's cache
+ignores changes here (rules/blocks.py).
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from numba.extending import intrinsic
 
 from gem_core.aligned import CACHE_LINE
 
-__all__ = ["finish", "new_strip", "store", "whole_lines"]
+__all__ = ["finish", "first_line", "new_strip", "store"]
 
 _LANES = CACHE_LINE // 4
 
 
 @numba.njit(nogil=True)
-def whole_lines(out):  # type: ignore[no-untyped-def]
-    """Elements `store` can write: 0 if `out` is unaligned."""
-    return out.size // _LANES * _LANES if out.ctypes.data % CACHE_LINE == 0 else 0
+def first_line(out):  # type: ignore[no-untyped-def]
+    """The first element that begins a cache line, at most `out.size`."""
+    return min(-out.ctypes.data % CACHE_LINE // 4, out.size)
 
 
 @numba.njit(nogil=True)
@@ -38,7 +39,7 @@ def new_strip(elements, out):  # type: ignore[no-untyped-def]
 def _store(_: Any, strip: Any, out: Any, begin: Any, elements: Any) -> Any:
     """Copy strip[:elements], whole cache lines of 4-byte elements, to out[begin:].
 
-    Slices' reference counts would wait for the stores.
+    Not to a slice: counting its references would wait for the stores.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -59,7 +60,7 @@ def _store(_: Any, strip: Any, out: Any, begin: Any, elements: Any) -> Any:
 
 
 def _finish(_: Any) -> Any:
-    """Order these stores before later ones."""
+    """Order `store`'s stores before later ones."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.fence("seq_cst")

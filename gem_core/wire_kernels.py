@@ -12,12 +12,12 @@ from numba import types
 from numpy.typing import NDArray
 
 from gem_core import wire_types
-from gem_core.past_cache import finish, new_strip, store, whole_lines
+from gem_core.past_cache import finish, first_line, new_strip, store
 from gem_core.rules.blocks import STRIP, arithmetic, driver
 from gem_core.wire_blocks import SPARSE_GROUP
 from gem_core.wire_types import BLOCK_ELEMENTS, BLOCKS, LARGEST_VALUE, BadElement, Codec, WireType, encoded_bytes
 
-__all__ = ["COMPILED", "COMPILED_LONG", "LONG", "warm_up"]
+__all__ = ["COMPILED", "COMPILED_LONG", "compiled_for", "warm_up"]
 
 # Inputs may be unaligned views into a message.
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True, aligned=False)
@@ -84,9 +84,13 @@ def first_bad_value(values: NDArray[np.float32]) -> BadElement | None:
 
 
 COMPILED = Codec(encode, decode, first_bad_value)
-# From LONG elements on.
 COMPILED_LONG = Codec(encode, partial(decode, past_cache=True), first_bad_value)
-LONG = 1 << 20
+_LONG = 1 << 20
+
+
+def compiled_for(parameter_count: int) -> Codec:
+    """COMPILED, or for vectors that the cache does not keep COMPILED_LONG."""
+    return COMPILED if parameter_count < _LONG else COMPILED_LONG
 
 
 def warm_up() -> None:
@@ -120,21 +124,25 @@ def _largest(data):  # type: ignore[no-untyped-def]
 
 @driver(_HALVES, _WORDS_OUT, types.boolean, parallel=False)
 def _widen(data, out, past_cache):  # type: ignore[no-untyped-def]
-    largest = np.uint32(0)
-    past = whole_lines(out) // STRIP if past_cache else 0
-    memory = new_strip(STRIP if past else 0, out)
-    for strip in range((out.size + STRIP - 1) // STRIP):
-        first = strip * STRIP
-        words = memory if strip < past else out[first : first + STRIP]
-        halves = data[first : first + words.size]
-        for i in range(words.size):
-            bits = np.uint32(np.uint32(halves[i]) << np.uint32(16))
-            words[i] = bits
-            largest = max(largest, np.uint32(bits & _MAGNITUDE))
-        if strip < past:
-            store(memory, out, first, STRIP)
-    if past:
+    end = head = first_line(out) if past_cache else out.size
+    largest = _widen_part(data[:head], out[:head])
+    strip = new_strip(STRIP if out.size - head >= STRIP else 0, out)
+    while out.size - end >= STRIP:
+        largest = max(largest, _widen_part(data[end : end + STRIP], strip))
+        store(strip, out, end, STRIP)
+        end += STRIP
+    if end > head:
         finish()
+    return max(largest, _widen_part(data[end:], out[end:]))
+
+
+@arithmetic
+def _widen_part(halves, words):  # type: ignore[no-untyped-def]
+    largest = np.uint32(0)
+    for i in range(words.size):
+        bits = np.uint32(np.uint32(halves[i]) << np.uint32(16))
+        words[i] = bits
+        largest = max(largest, np.uint32(bits & _MAGNITUDE))
     return largest
 
 
@@ -159,7 +167,7 @@ def _scale_bits(data, start):  # type: ignore[no-untyped-def]
 
 @arithmetic
 def _blocks_past_cache(out, block_elements, past_cache):  # type: ignore[no-untyped-def]
-    return whole_lines(out) // block_elements if past_cache else 0
+    return out.size // block_elements if past_cache and first_line(out) == 0 else 0
 
 
 # These return the largest scale's bits (negative: above infinity), or _ILLEGAL.

@@ -122,15 +122,16 @@ class Floor(Contender):
         desk.took_part_by_part(timer.seconds, timer.commits)
 
     def _serve_one(self, variable: "_Variable", connection: socket.socket, timer: PartTimer) -> None:
-        from gem_core.wire_kernels import COMPILED
+        from gem_core.wire_kernels import compiled_for
 
         tune(connection)
+        codec = compiled_for(variable.case.parameters)
         transfer = _Transfer(variable.case, self.wire, connection, timer, "server")
         state, staged = variable.join()
         piece = memoryview(bytearray(transfer.piece_bytes))
 
         def stage(elements: slice, data: memoryview) -> None:
-            bad = COMPILED.decode(transfer.wire_type, data, staged[elements])
+            bad = codec.decode(transfer.wire_type, data, staged[elements])
             assert bad is None, bad
             timer.end("server: decode and judge, staged")
 

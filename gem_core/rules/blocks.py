@@ -21,7 +21,7 @@ __all__ = ["BLOCK", "PARALLEL_FROM", "Driver", "arithmetic", "block_function", "
 BLOCK = 16_384
 # Per float32 sum; 16 KiB of scratch stay in L1 cache.
 STRIP = 2_048
-# For two threads to pay.
+# From here on two threads pay.
 PARALLEL_FROM = 524_288
 
 prefer_wide_vectors()

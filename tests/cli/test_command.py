@@ -137,6 +137,7 @@ def test_a_web_server_in_its_place_is_one_line_with_the_fix() -> None:
             assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_a_name_that_does_not_resolve_is_one_line_with_the_fix() -> None:
     done = gemps("status", "no-such-host.invalid:50051")
     assert done.returncode == FAILED

@@ -257,6 +257,7 @@ def test_options_without_effect_on_a_script_are_refused(script: str, tmp_path: P
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_a_worker_that_fails_is_told_and_the_others_go_on(script: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     done = gemps("train", "--workers", "2", "--steps", "30", "--run-dir", str(folder), "--", "python", script, "fail")
@@ -280,6 +281,7 @@ def test_a_script_that_never_joins_is_a_failure_that_names_the_server(tmp_path: 
     )
 
 
+@pytest.mark.long
 def test_training_that_cannot_begin_says_so_and_ends(tmp_path: Path) -> None:
     data = ["--task", "cifar10", "--dataset-dir", str(tmp_path / "nowhere")]
     done = gemps("train", "--workers", "1", *data, "--run-dir", str(tmp_path / "run"))
@@ -373,6 +375,7 @@ def test_what_a_script_does_after_the_run_is_waited_for_and_told(after_the_run: 
     assert "for 120 s at most (--worker-exit-timeout)" in log.read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_a_worker_that_has_to_be_killed_after_the_run_is_a_failure(after_the_run: list[str], tmp_path: Path) -> None:
     done = gemps(*filled(after_the_run, seconds=0), env={"WHEN": "after"}, cwd=tmp_path)
     assert done.returncode == FAILED
@@ -450,6 +453,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(folder, gemps("train", "--shards=2", *DETERMINED, "--run-dir", str(folder)))
 
 
+@pytest.mark.long
 def test_two_shards_train_the_same_model(run: Run, sharded: Run) -> None:
     assert sharded.done.returncode == 0, sharded.done.stderr
     assert sharded.summary()["exit_codes"] == {"server": 0, "shard-1": 0, "worker-0": 0, "worker-1": 0}
@@ -464,6 +468,7 @@ def more_of(sharded: Run, shards: int) -> subprocess.CompletedProcess[str]:
     return gemps("train", *DETERMINED, *more, "--run-dir", str(sharded.folder))
 
 
+@pytest.mark.long
 def test_a_run_does_not_go_on_with_another_number_of_shards(sharded: Run) -> None:
     refused = more_of(sharded, 3)
     assert refused.returncode == USAGE

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
 
 from gem_core import (
     DecodingAssembler,
@@ -18,9 +19,10 @@ from gem_core import (
     TensorSpec,
     WireType,
 )
-from gem_core.aligned import aligned_empty, aligned_zeros
+from gem_core.aligned import aligned_empty
+from gem_core.past_cache import first_line
 from gem_core.rules.blocks import STRIP
-from gem_core.wire_kernels import COMPILED, COMPILED_LONG, warm_up
+from gem_core.wire_kernels import COMPILED, COMPILED_LONG, compiled_for, warm_up
 from gem_core.wire_types import BLOCK_ELEMENTS, NUMPY, Codec, encoded_bytes
 
 ENCODED = [one for one in WireType if one is not WireType.SHARED_MEMORY]
@@ -34,6 +36,13 @@ LIMIT = float(np.float32(1e30))
 FINITE = st.floats(-LIMIT, LIMIT, width=32)
 LENGTHS = st.integers(0, 600)
 CODECS = (NUMPY, COMPILED, COMPILED_LONG)
+
+
+def sevens(elements: int) -> NDArray[np.float32]:
+    """Aligned memory; what a decoder leaves out is seen."""
+    out = aligned_empty(elements)
+    out[:] = 7
+    return out
 
 
 def test_warming_up_compiles_everything() -> None:
@@ -76,7 +85,7 @@ def test_any_bytes_are_decoded_and_judged_alike(
         if count and generator.integers(2):
             raw[generator.integers(count)] = generator.integers(256)
     data = memoryview(bytes(shift) + raw.tobytes())[shift:]  # at any address
-    outs = [aligned_zeros(elements) for _ in CODECS]
+    outs = [sevens(elements) for _ in CODECS]
     judged = [codec.decode(wire_type, data, out) for codec, out in zip(CODECS, outs, strict=True)]
     assert judged[0] == judged[1] == judged[2]
     if judged[0] is None:
@@ -89,7 +98,7 @@ def test_scales_and_elements_at_the_limits_are_judged_alike(scale: float, elemen
     raw = np.zeros(encoded_bytes(WireType.INT8_BLOCK, 300), np.uint8)
     raw[260:264] = np.array([scale], np.float32).view(np.uint8)
     raw[270] = np.int8(element).view(np.uint8)
-    outs = [aligned_zeros(300) for _ in CODECS]
+    outs = [sevens(300) for _ in CODECS]
     judged = [codec.decode(WireType.INT8_BLOCK, raw.data, out) for codec, out in zip(CODECS, outs, strict=True)]
     assert judged[0] == judged[1] == judged[2]
     if judged[0] is None:
@@ -116,8 +125,8 @@ def test_a_payload_is_split_and_assembled_alike(wire_type: WireType) -> None:
 
 @pytest.mark.parametrize("codec", [COMPILED, COMPILED_LONG], ids=["short", "long"])
 @pytest.mark.parametrize("wire_type", [WireType.BFLOAT16, WireType.INT8_BLOCK])
-@pytest.mark.parametrize("shift", [0, 1])
-@pytest.mark.parametrize("elements", [1, 17, BLOCK_ELEMENTS, 2 * STRIP + 259])
+@pytest.mark.parametrize("shift", [0, 1, 15])
+@pytest.mark.parametrize("elements", [1, 17, BLOCK_ELEMENTS, 2 * STRIP, 2 * STRIP + 259])
 def test_the_same_is_decoded_and_judged_at_any_alignment(
     elements: int, shift: int, wire_type: WireType, codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,3 +151,13 @@ def test_the_same_is_decoded_and_judged_at_any_alignment(
         refused = codec.decode(wire_type, memoryview(bad), out)
         assert refused is not None
         assert refused == NUMPY.decode(wire_type, memoryview(bad), wanted)
+
+
+def test_the_first_line_of_a_vector_is_where_the_next_cache_line_begins() -> None:
+    vector = aligned_empty(100)
+    assert [first_line(vector[start:]) for start in (0, 1, 15, 16, 95, 100)] == [0, 15, 1, 0, 1, 0]
+
+
+def test_vectors_that_the_cache_does_not_keep_have_another_codec() -> None:
+    assert compiled_for(2_048) is COMPILED
+    assert compiled_for(4_200_000) is COMPILED_LONG

@@ -286,7 +286,7 @@ async def one_server_is_fuzzed(server: ServerProcess, *, with_parameters: bool, 
 async def test_fuzzed_requests_change_nothing(tmp_path: Path, figures: Figures) -> None:
     """One server that trains, and one that has no parameters yet."""
     sent, noise, answers = 0, 0, Counter[str]()
-    for with_parameters, wanted in ((True, count(200, 75_000)), (False, count(75, 25_000))):
+    for with_parameters, wanted in ((True, count(100, 75_000)), (False, count(40, 25_000))):
         data = tmp_path / ("training" if with_parameters else "empty")
         server = await start(data)
         try:
@@ -320,7 +320,7 @@ async def test_fuzzed_requests_change_nothing(tmp_path: Path, figures: Figures) 
 @pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not installed: make fuzz does, and runs this")
 def test_inputs_that_reach_ever_more_code_change_nothing(tmp_path: Path, figures: Figures) -> None:
     """The fuzzer ends with an error at the first input that the server does not take as it should."""
-    runs = count(10_000, 1_000_000)
+    runs = count(5_000, 1_000_000)
     fuzzing = subprocess.run(
         [
             *(sys.executable, "-m", "tests.faults.fuzz_decoder", f"-runs={runs}", f"-seed={SEED}"),

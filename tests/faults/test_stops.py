@@ -62,6 +62,7 @@ async def run_to_its_end(**settings: Any) -> tuple[int, str]:
     return process.returncode, errors.decode()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 async def test_second_server_on_the_same_directory_or_port_is_refused(tmp_path: Path, figures: Figures) -> None:
     first = await start(tmp_path / "data", durability="commit")

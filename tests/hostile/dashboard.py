@@ -93,14 +93,14 @@ ATTACKS.add("giant bodies", peak_mib=64)(giant_body("Content-Length: 10000000000
 ATTACKS.add("bodies without an end", peak_mib=64, quick=False)(giant_body("Transfer-Encoding: chunked"))
 
 
-@ATTACKS.add("requests under another name", peak_mib=64)
+@ATTACKS.add("requests under another name", quick=False, peak_mib=64)
 def other_names(scene: Scene) -> None:
     block = b"GET / HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n" * 20
     scene.begin()
     flood(scene, PORT, lambda: itertools.repeat(block), connections=4)
 
 
-@ATTACKS.add("storm of connections", processes=4, seconds=10.0, least_ratio=0.2, peak_mib=64)
+@ATTACKS.add("storm of connections", quick=False, processes=4, seconds=10.0, least_ratio=0.2, peak_mib=64)
 def connection_storm(scene: Scene) -> None:
     scene.begin()
     storm(scene, PORT)

@@ -243,7 +243,9 @@ for _method, _request in {
 # -- strangers ---------------------------------------------------------------------------------------------------------
 
 
-ATTACKS.add("1200 connections that say nothing")(lambda scene: (scene.begin(), hold(scene, PORT, b"", 1200)))
+ATTACKS.add("1200 connections that say nothing", quick=False)(
+    lambda scene: (scene.begin(), hold(scene, PORT, b"", 1200))
+)
 ATTACKS.add("300 connections, one byte a second", quick=False)(
     lambda scene: (scene.begin(), hold(scene, PORT, b"", 300, drip=http2.opening()))
 )
@@ -259,7 +261,7 @@ ATTACKS.add("storm of connections", processes=4, seconds=10.0, least_ratio=0.2, 
 ATTACKS.add("storm of connections that begin well", processes=4, seconds=10.0, least_ratio=0.2)(
     lambda scene: (scene.begin(), storm(scene, PORT, http2.opening()))
 )
-ATTACKS.add("1200 handshakes that stop, with TLS", "tls")(
+ATTACKS.add("1200 handshakes that stop, with TLS", "tls", quick=False)(
     lambda scene: (scene.begin(), hold(scene, PORT, CLIENT_HELLO, 1200))
 )
 ATTACKS.add("plain bytes to a port with TLS", "tls", quick=False, least_ratio=0.2)(

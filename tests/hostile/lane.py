@@ -110,7 +110,7 @@ def refused_firsts(*firsts: bytes, then: bytes = b"") -> Callable[[Scene], None]
 ATTACKS.add("HELLO of 4 GiB", least_ratio=0.2, peak_mib=16)(
     refused_firsts(frame(Kind.HELLO, length=MOST), then=bytes(60_000))
 )
-ATTACKS.add("first frames of 0 and 2^32-1 bytes, of every kind", least_ratio=0.2, peak_mib=16)(
+ATTACKS.add("first frames of 0 and 2^32-1 bytes, of every kind", quick=False, least_ratio=0.2, peak_mib=16)(
     refused_firsts(*(frame(kind, length=length) for kind in range(256) for length in (0, MOST)))
 )
 ATTACKS.add("HELLOs that are wrong", quick=False, least_ratio=0.2, peak_mib=16)(
@@ -126,7 +126,7 @@ ATTACKS.add("HELLOs that are wrong", quick=False, least_ratio=0.2, peak_mib=16)(
         frame(Kind.HELLO, b"\x22\xff\xff\xff\xff\x0f"),
     )
 )
-ATTACKS.add("TLS, HTTP/1 and HTTP/2 to a lane without TLS", least_ratio=0.2, peak_mib=16)(
+ATTACKS.add("TLS, HTTP/1 and HTTP/2 to a lane without TLS", quick=False, least_ratio=0.2, peak_mib=16)(
     refused_firsts(CLIENT_HELLO, b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", http2.opening())
 )
 
@@ -334,7 +334,7 @@ def flood_after_hello(frames: bytes, *, reads: bool) -> Callable[[Scene], None]:
 
 
 for _reads, _name in ((True, ""), (False, ", answers not read")):
-    ATTACKS.add(f"flood of PING{_name}", least_ratio=0.2, peak_mib=32)(
+    ATTACKS.add(f"flood of PING{_name}", quick=not _reads, least_ratio=0.2, peak_mib=32)(
         flood_after_hello(frame(Kind.PING, b"12345678"), reads=_reads)
     )
 ATTACKS.add("flood of CANCEL", quick=False, least_ratio=0.2, peak_mib=32)(

@@ -136,6 +136,7 @@ def test_an_excerpt_trains_on_all_samples_and_scores_on_some() -> None:
     assert np.array_equal(*orders)
 
 
+@pytest.mark.long
 def test_methods_run_what_they_are_called_and_all_have_as_many_gradients() -> None:
     runs = {
         method: CASES[FIRST_CASE].runs(SCOPE, method, 8, TRIED[method].etas[0])[0]

@@ -27,7 +27,7 @@ RULES = [*((name, "none") for name in BUILT_IN), *PRECONDITIONED]
 # `make test-long`: each rule with each number of shards.
 CASES = [(*rule, shards) for rule in RULES for shards in (2, 3, 5)]
 if not os.environ.get("GEMPS_TEST_LONG"):
-    CASES = CASES[::10]  # with 2, 3 and 5 shards
+    CASES = CASES[::16]  # with 2, 3 and 5 shards
 
 
 class Result(NamedTuple):
@@ -80,6 +80,7 @@ def test_shards_move_the_model_as_one_server(rule: str, precondition: str, shard
     assert np.array_equal(found.pulled, expected.pulled)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shards", [2, 3])
 def test_shards_with_bfloat16_state_move_the_model_as_one_server(shards: int) -> None:
     assert LARGE.parameter_count // 3 > BLOCK

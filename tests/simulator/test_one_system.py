@@ -40,6 +40,7 @@ def test_the_recorded_order_of_real_processes_gives_the_same_parameters_in_the_s
     assert simulated["compared_end"] is True
 
 
+@pytest.mark.long
 def test_what_a_following_computes_otherwise_is_named(recorded: Path, tmp_path: Path) -> None:
     done = gemps_here("simulate", "--follow", str(recorded), "--model", "mlp")
     assert done.returncode == 1
@@ -55,6 +56,7 @@ def test_what_a_following_computes_otherwise_is_named(recorded: Path, tmp_path: 
     assert "begins with other parameters than the model has at seed 1" in done.stderr
 
 
+@pytest.mark.long
 def test_a_recorded_run_without_an_end_is_not_called_the_same(recorded: Path, tmp_path: Path) -> None:
     records = list(read_records(map_file(recorded)))
     assert records[-1].event["event"] == "ended"

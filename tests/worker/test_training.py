@@ -37,9 +37,8 @@ def all_finish(children: list[Process]) -> None:
         assert child.wait() == 0, child.output
 
 
-@pytest.mark.parametrize(
-    "options", [(), pytest.param(("--overlap",), marks=pytest.mark.long)], ids=["in-turn", "overlap"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("options", [(), ("--overlap",)], ids=["in-turn", "overlap"])
 def test_two_workers_learn_digits_and_their_json_lines_account_for_every_commit(
     options: tuple[str, ...], processes: Processes
 ) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gem_core import Layout, PayloadFormat, WireType
 from gem_core.aligned import aligned_empty
 from gem_core.chunking import Assembler, DecodingAssembler
-from gem_core.wire_kernels import COMPILED, COMPILED_LONG, LONG
+from gem_core.wire_kernels import compiled_for
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
 from gem_server.flow.reader import Reader
@@ -51,7 +51,7 @@ class StagingBuffer:
         """A reset assembler into this buffer."""
         sink = self._sinks.get(payload.wire_type)
         if sink is None:
-            codec = COMPILED if self.parameters.size < LONG else COMPILED_LONG
+            codec = compiled_for(self.parameters.size)
             sink = DecodingAssembler(payload, self.parameters, self.rest, codec)
             self._sinks[payload.wire_type] = sink
         sink.restart()
@@ -254,15 +254,15 @@ class StagingPool:
                     )
                 )
         for hold in stalled:
-            what, seconds = (
-                ("message of another server about this commit", OTHER_SHARDS_FACTOR * timeout)
+            what = (
+                f"the commit waited {OTHER_SHARDS_FACTOR * timeout:g} s for other servers or the log"
                 if hold.received
-                else ("bytes", timeout)
+                else f"no bytes arrived for {timeout:g} s"
             )
             hold.call.end(
                 RefusedError(
                     Reason.STALLED,
-                    f"no {what} arrived for {seconds:g} s while others waited for the buffer: send the commit again",
+                    f"{what} while others waited for the buffer: send the commit again",
                     retry_after=RETRY_SECONDS,
                 )
             )
