@@ -149,7 +149,7 @@ test-package: $(INSTALLED)
 
 # Images, a run of WORKERS workers under compose, crashes, a partition, a user's script. Needs Docker with Compose.
 test-containers: $(INSTALLED) $(HELM)/.installed
-	GEMPS_TEST_CONTAINERS=1 WORKERS=$(WORKERS) TORCH="$(TORCH)" $(BIN)/python -m pytest tests/containers $(ARGS)
+	GEMPS_TEST_CONTAINERS=1 GEMPS_TEST_LONG=1 WORKERS=$(WORKERS) TORCH="$(TORCH)" $(BIN)/python -m pytest tests/containers $(ARGS)
 
 # Server and workers on hosts with different addresses, also with a partition of a bad network: network namespaces,
 # made by the scripts in the folder GEMPS_NETLAB.

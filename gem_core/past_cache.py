@@ -24,7 +24,7 @@ _LANES = CACHE_LINE // 4
 
 @numba.njit(nogil=True)
 def first_line(out):  # type: ignore[no-untyped-def]
-    """The first element that begins a cache line, at most `out.size`."""
+    """The first element that begins a cache line."""
     return min(-out.ctypes.data % CACHE_LINE // 4, out.size)
 
 
@@ -39,7 +39,7 @@ def new_strip(elements, out):  # type: ignore[no-untyped-def]
 def _store(_: Any, strip: Any, out: Any, begin: Any, elements: Any) -> Any:
     """Copy strip[:elements], whole cache lines of 4-byte elements, to out[begin:].
 
-    Not to a slice: counting its references would wait for the stores.
+    Not to a slice: counting references waits for stores.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -89,7 +89,7 @@ _LONG = 1 << 20
 
 
 def compiled_for(parameter_count: int) -> Codec:
-    """COMPILED, or for vectors that the cache does not keep COMPILED_LONG."""
+    """Choose by the vector's length."""
     return COMPILED if parameter_count < _LONG else COMPILED_LONG
 
 

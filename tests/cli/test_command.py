@@ -127,6 +127,7 @@ def test_a_server_of_another_kind_is_one_line_with_the_fix() -> None:
     assert "version" in done.stderr
 
 
+@pytest.mark.long
 def test_a_web_server_in_its_place_is_one_line_with_the_fix() -> None:
     with web_server() as address:
         for command in (("status", address), ("work", address)):
@@ -149,6 +150,7 @@ def test_a_name_that_does_not_resolve_is_one_line_with_the_fix() -> None:
     assert waiting.stdout.count("waiting-for-server") == 1
 
 
+@pytest.mark.long
 def test_status_of_a_live_server_in_all_three_forms(tmp_path: Path) -> None:
     with served(tmp_path, "--eta", "0.25") as (address, process):
         plain = gemps("status", address)

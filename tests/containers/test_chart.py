@@ -63,6 +63,7 @@ def state(volume: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_pods_of_the_chart_train_and_resume_from_the_volume(
     helm: Helm, network: str, tmp_path: Path, figures: Figures
@@ -137,6 +138,7 @@ def test_pods_of_the_chart_train_and_resume_from_the_volume(
     figures("pods of the chart", f"server killed at {killed_at} of {COMMITS} commits; {commits}; accuracy {accuracy}")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_pods_of_two_servers_train_to_the_end(helm: Helm, network: str, tmp_path: Path, figures: Figures) -> None:
     certs = tmp_path / "certs"

@@ -12,6 +12,7 @@ from .project import Project, host_name, logs
 TARGET = 0.9
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_evaluator_stops_the_run_at_its_target_and_everybody_exits_with_0(project: Project, tmp_path: Path) -> None:
     with project.up(

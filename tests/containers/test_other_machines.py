@@ -20,6 +20,7 @@ def other(project: Project) -> Iterator[Project]:
         made.remove()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_workers_of_another_project_train_through_the_published_port(
     project: Project, other: Project, figures: Figures

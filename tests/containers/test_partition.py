@@ -13,6 +13,7 @@ from .training import TRAINING, all_train, applied
 SECONDS = 30.0  # the length of the partition and of the pause
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_others_go_on_while_one_is_cut_off_and_one_is_paused_and_both_resume(
     project: Project, figures: Figures, tmp_path: Path

@@ -10,6 +10,7 @@ COMMITS = 1500
 FILES = ("docker-compose.yml", "docker/compose.shards.yml")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_two_servers_hold_the_model_and_a_killed_one_comes_back(project: Project, tmp_path: Path) -> None:
     settings = {"GEMPS_COMMITS": COMMITS, "GEMPS_MIN_WORKERS": 2, "GEMPS_MODEL": "cnn"}

@@ -11,6 +11,7 @@ import pytest
 from .project import CLEAN, Project, logs, wait_until
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_run_with_tls_ends_well_and_keeps_strangers_out(project: Project, tmp_path: Path) -> None:
     certs = tmp_path / "certs"

@@ -11,6 +11,7 @@ from .project import Project, logs, wait_until
 STEPS = 300
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_example_script_trains_as_two_workers(project: Project, figures: Figures) -> None:
     with project.up(

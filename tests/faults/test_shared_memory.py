@@ -199,6 +199,7 @@ async def test_word_sum_is_of_what_was_copied(
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_region_whose_pages_are_taken_away_harms_nobody(tmp_path: Path, path: Path, figures: Figures) -> None:
     """A region that could be cut short would be a SIGBUS in the server."""
@@ -350,6 +351,7 @@ async def test_worker_killed_while_it_writes_leaves_nothing_and_comes_back(
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 async def test_worker_killed_at_any_moment_of_its_commits_leaves_whole_ones(
     tmp_path: Path, path: Path, figures: Figures
@@ -380,6 +382,7 @@ async def test_worker_killed_at_any_moment_of_its_commits_leaves_whole_ones(
     )
 
 
+@pytest.mark.long
 async def test_memory_comes_back_when_connections_and_sessions_end(
     tmp_path: Path, path: Path, figures: Figures
 ) -> None:
@@ -483,6 +486,7 @@ def descriptors_of(server: ServerProcess) -> int:
     return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_crowd_that_connects_and_says_nothing_or_garbage_is_bounded(
     tmp_path: Path, path: Path, figures: Figures

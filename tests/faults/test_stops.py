@@ -25,7 +25,7 @@ LOAD_SECONDS = (0.1, 0.8)  # until SIGTERM
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("level", ["interval", "commit"])
+@pytest.mark.parametrize("level", [pytest.param("interval", marks=pytest.mark.long), "commit"])
 async def test_sigterm_under_load_finishes_the_queue_loses_nothing_and_exits_0(
     tmp_path: Path, level: str, figures: Figures
 ) -> None:

@@ -60,6 +60,7 @@ async def killed_at_every_message(
     return len(torn)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("each_transport_and_tls", TRANSPORTS if FULL else TRANSPORTS[1:2], indirect=True)
 async def test_client_killed_at_any_message_leaves_nothing(

@@ -80,6 +80,7 @@ except gemps.LaunchError as error:
     assert "gem_launch/functions.py" not in done.stderr
 
 
+@pytest.mark.long
 def test_a_killed_worker_stops_no_other_and_is_named(tmp_path: Path) -> None:
     done = run(
         tmp_path,
@@ -211,6 +212,7 @@ def test_a_killed_program_leaves_no_process(tmp_path: Path) -> None:
         wait_until_gone(ours)
 
 
+@pytest.mark.long
 def test_a_failed_server_ends_the_launch_with_its_log(tmp_path: Path) -> None:
     with begun(tmp_path, INTERRUPTIBLE) as process:
         eventually(lambda: len(list(tmp_path.glob("joined-*"))) == 2)

@@ -57,6 +57,7 @@ def test_a_run_failed_that_is_right_for_less_than_a_fifth() -> None:
     assert failed(Group([replace(outcome(), finite=False), replace(outcome(), skipped=1)])) == 2
 
 
+@pytest.mark.long
 def test_rules_wants_gem_without_failure_and_lowest_with_many_workers() -> None:
     few, many = "eta 0.05 | round-robin | {} | 10", "eta 0.05 | round-robin | {} | 30"
     assert met("rules", {}, outcome(0.1)) == [True, True] * 3
@@ -121,6 +122,7 @@ def test_workers_are_slow_die_and_join_as_heterogeneity_says() -> None:
     assert all(one.seconds == 200 and not one.steps for one in settings.values())
 
 
+@pytest.mark.long
 def test_better_default_wants_less_over_all_and_not_much_more_anywhere() -> None:
     def held_out(loss: float) -> Outcome:
         return outcome(0.1, validation=[loss])

@@ -17,6 +17,7 @@ def used(precondition: str) -> KeptRule:
     return copy_rule(rule, THETA)
 
 
+@pytest.mark.long
 def test_a_copy_restores_an_equal_rule() -> None:
     kept, rule = used("averaged-rms"), create_rule("gem", "averaged-rms")
     assert not has_begun(rule, THETA)

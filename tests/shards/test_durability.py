@@ -320,6 +320,7 @@ def test_a_shard_cannot_join_a_group_that_has_begun(tmp_path: Path) -> None:
         assert group.clocks() == [3, 3]
 
 
+@pytest.mark.long
 def test_a_primary_stops_although_a_lost_shard_was_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     committing = threading.Event()
     committed = PrimaryOrder.committed
@@ -373,6 +374,7 @@ def test_a_merged_checkpoint_holds_what_a_server_would(tmp_path: Path) -> None:
         shard_files.split(tmp_path / "shards" / "0", 2, tmp_path / "other")
 
 
+@pytest.mark.long
 def test_commands_merge_and_split(tmp_path: Path) -> None:
     def gemps(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "gem_cli", *map(str, arguments)]

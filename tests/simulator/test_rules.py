@@ -16,8 +16,7 @@ OTHERS = ("gap-aware", "ringmaster", "dc-asgd", "easgd", "fadas", "ace", "ormo",
 @pytest.mark.parametrize(
     ("rule", "precondition", "direction"),
     [
-        ("dana", "none", "gradient"),
-        *(pytest.param(rule, "none", "gradient", marks=pytest.mark.long) for rule in ("fedbuff", *OTHERS)),
+        *(pytest.param(rule, "none", "gradient", marks=pytest.mark.long) for rule in ("dana", "fedbuff", *OTHERS)),
         pytest.param("delayed-nesterov", "none", "spectral", marks=pytest.mark.long),
         pytest.param("gem", "rms", "gradient", marks=pytest.mark.long),
         ("gem", "averaged-rms", "rms"),

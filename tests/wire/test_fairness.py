@@ -79,6 +79,7 @@ async def test_workers_share_a_budget_fairly_in_fifo_order(serve: Serve, staging
     assert await index_of_a_shared_budget(serving) >= FAIR
 
 
+@pytest.mark.long
 async def test_queue_that_prefers_low_ranks_fails_the_check_of_fairness(serve: Serve) -> None:
     """The check can fail: with such a queue it does, by far (about 0.4)."""
     serving = await serve(make_queue=LowRanksFirst, commits=BUDGET, min_workers=WORKERS, staging_buffers=1)

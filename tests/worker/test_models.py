@@ -35,7 +35,16 @@ def test_images_too_small_for_the_cnn_are_refused() -> None:
         create_model("cnn", (1, 3, 8), 10, seed=0)
 
 
-@pytest.mark.parametrize("name", ["alexnet", "resnet18", "googlenet", "mobilenet_v3_small", "vit_b_16"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet18",
+        *(
+            pytest.param(one, marks=pytest.mark.long)
+            for one in ("alexnet", "googlenet", "mobilenet_v3_small", "vit_b_16")
+        ),
+    ],
+)
 def test_a_model_of_torchvision_is_flattened_and_gives_logits(name: str) -> None:
     model = create_model(name, (3, 224, 224), 7, seed=0)
     FlatModel(model)

@@ -99,6 +99,7 @@ def test_restricted_observers_show_and_evaluate_a_run(processes: Processes, tmp_
     assert {path.name for path in best.iterdir()} == {"model.safetensors", "best.json"}
 
 
+@pytest.mark.long
 def test_an_interrupted_restricted_worker_leaves(processes: Processes) -> None:
     with ServerThread() as server:
         worker = processes.start("worker", RESTRICTED, "win32", "gemps", "work", server.address, "--log-interval=0")

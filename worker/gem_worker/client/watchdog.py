@@ -128,7 +128,7 @@ class Watchdog:
                 if watched.progressed_at == seen:
                     watched.progress()
                 return
-        # If it comes too late, the next commit is repeated.
+        # If too late, the next commit is repeated.
         if self.watched is watched and watched.progressed_at == seen:
             watched.ended_because = pause
             watched.cancel()
