@@ -16,7 +16,7 @@ from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat, PayloadRegion
 from gem_core.wire_types import NUMPY, BadElement, Codec, WireType
 
 # Bytes decoded at once, within a core's cache.
-SCRATCH_BYTES = 256 << 10
+SCRATCH_BYTES = 512 << 10
 # Up to here a NumPy call costs more than the copy.
 _SMALL_BYTES = 64 << 10
 
