@@ -39,7 +39,7 @@ train: $(TRAINING)
 	$(BIN)/gemps train --workers 4 $(ARGS)
 	@echo "== train: $$(($$(date +%s) - $$(cat $(VENV)/.began))) s"
 
-# Tests that `make test` skips, so that it stays short: further cases of what it tests, examples and tutorials to their end,
+# Tests that `make test` skips, so that it stays short: further cases, trainings, examples and tutorials to their end,
 # kills at random, large models.
 test-long: $(INSTALLED)
 	GEMPS_TEST_LONG=1 $(BIN)/python -m pytest -m long $(ARGS)
@@ -190,11 +190,11 @@ test-shards: $(INSTALLED)
 
 # Every pair of wire types on digits, with 30 workers and three seeds: final training loss against float32's.
 test-convergence: $(INSTALLED)
-	GEMPS_TEST_CONVERGENCE=1 $(BIN)/python -m pytest tests/worker/test_convergence.py $(ARGS)
+	GEMPS_TEST_CONVERGENCE=1 GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/worker/test_convergence.py $(ARGS)
 
 # The Python worker in every scenario of the conformance kit; `make test` plays those that its library is for.
 test-conformance: $(INSTALLED)
-	GEMPS_TEST_CONFORMANCE=1 $(BIN)/python -m pytest tests/conformance $(ARGS)
+	GEMPS_TEST_CONFORMANCE=1 GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/conformance $(ARGS)
 
 # A coverage-guided fuzzer (atheris) on the server's handlers; takes minutes. ARGS="-runs=N -seed=N": its options.
 fuzz: $(INSTALLED)

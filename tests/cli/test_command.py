@@ -245,7 +245,6 @@ def test_variables_of_others_and_our_own_are_not_told() -> None:
     assert misspelt([*others, *ours, "GEMPS_TEST_FAULTS", "GEMPS_NETLAB", "GEMPS_ENGINE", "PATH"]) == {}
 
 
-@pytest.mark.long
 def test_an_operator_ends_a_run_and_has_checkpoints_written(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with served(tmp_path, "--data-dir", str(state), "--exit-when-finished", "--exit-grace", "5") as (address, process):

@@ -41,7 +41,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> TextRun:
     return TextRun(folder, text, gemps("train", *arguments, "--json", "--run-dir", str(folder)))
 
 
-@pytest.mark.long
 def test_training_learns_more_than_the_frequencies_of_characters(run: TextRun) -> None:
     assert run.done.returncode == 0, run.done.stderr
     counts = [TEXT.count(letter) for letter in set(TEXT)]
@@ -49,7 +48,6 @@ def test_training_learns_more_than_the_frequencies_of_characters(run: TextRun) -
     assert run.summary()["test_loss"] < entropy - 0.2
 
 
-@pytest.mark.long
 def test_the_summary_has_the_text_and_the_loss_in_nats_and_in_bits_a_character(run: TextRun) -> None:
     summary = run.summary()
     text = summary["settings"]["text"]
@@ -59,7 +57,6 @@ def test_the_summary_has_the_text_and_the_loss_in_nats_and_in_bits_a_character(r
     assert 0 < summary["accuracy"] < 1
 
 
-@pytest.mark.long
 def test_bits_a_character_are_in_events_status_and_report(run: TextRun) -> None:
     events = json_lines(run.done.stdout)
     (evaluated,) = (event for event in events if event["event"] == "evaluated")
@@ -91,7 +88,6 @@ def test_another_text_than_the_runs_is_evaluated_with_a_warning(run: TextRun, tm
     assert f"the run learnt {run.text}" in done.stderr
 
 
-@pytest.mark.long
 def test_a_run_writes_text_that_follows_from_prompt_and_seed(run: TextRun) -> None:
     arguments = ["--prompt", "9 green", "--length", "80", "--temperature", "0.8"]
     seeded = ["sample", str(run.folder), *arguments, "--seed"]
@@ -104,7 +100,6 @@ def test_a_run_writes_text_that_follows_from_prompt_and_seed(run: TextRun) -> No
     assert best.returncode == 0, best.stderr
 
 
-@pytest.mark.long
 def test_the_simulator_follows_the_recorded_run_bit_for_bit(run: TextRun) -> None:
     options = [*SMALL, "--text", str(run.text)]
     done = gemps_here("simulate", "--follow", str(run.folder.parent / "run.trace"), *options, "--json")

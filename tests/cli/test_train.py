@@ -124,7 +124,6 @@ def test_final_model_has_the_names_of_the_state_dict(run: Run) -> None:
         assert {name.rpartition(".")[2] for name in file.keys()} == {"weight", "bias"}  # noqa: SIM118 - not a dict
 
 
-@pytest.mark.long  # test_two_shards_train_the_same_model compares two runs, too
 def test_two_runs_in_round_robin_order_with_one_seed_give_the_same_bytes(run: Run, tmp_path: Path) -> None:
     again = gemps("train", *DETERMINED, "--run-dir", str(tmp_path / "again"))
     assert again.returncode == 0, again.stderr

@@ -345,7 +345,8 @@ def torn(
         pytest.param(SMALL, "to_server", range(0, 200, 8), id="small-to-server"),
         pytest.param(SMALL, "to_client", range(0, 300, 8), id="small-to-client"),
         pytest.param(LARGE, "to_server", range(0, 101_000, 7_282), id="large-to-server", marks=pytest.mark.long),
-        pytest.param(LARGE, "to_client", range(0, 101_000, 14_564), id="large-to-client"),
+        pytest.param(LARGE, "to_client", range(0, 101_000, 2_500), id="large-to-client-often", marks=pytest.mark.long),
+        pytest.param(LARGE, "to_client", range(0, 101_000, 10_100), id="large-to-client"),
     ],
 )
 def test_a_lane_that_is_cut_at_any_byte_of_a_commit_loses_and_doubles_nothing(

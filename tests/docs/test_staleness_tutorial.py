@@ -29,7 +29,7 @@ def simulations() -> list[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [0, *(pytest.param(one, marks=pytest.mark.long) for one in (1, 2, 3, 4))])
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 4])
 def test_a_simulation_of_the_tutorial_has_the_figures_of_its_row(number: int) -> None:
     workers, steps, eta, staleness, pi, loss = simulated_rows()[number]
     command = simulations()[number]

@@ -26,7 +26,7 @@ MODELS_AND_TRANSPORTS = [
 ]
 
 TRANSPORTS = ("gRPC", "lane", "lane with TLS")
-# The full suite (make test-faults) tries everything, often; the quick one goes with the other tests.
+# The full suite (make test-faults) tries everything, often; the quick one, less often.
 FULL = bool(os.environ.get("GEMPS_TEST_FAULTS"))
 
 # The full suite tries each of these over all transports, the quick one each over one.

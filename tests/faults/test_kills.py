@@ -34,7 +34,7 @@ async def under_load_until_killed(server: ServerProcess, workers: list[LoggedWor
 @pytest.mark.parametrize(
     ("model", "shares", "each_transport_and_tls"),
     [
-        # A server with the small model is killed at both levels in the tests below, too.
+        # A server with the small model is killed in the tests below, too.
         pytest.param(*one.values, id=one.id, marks=[*one.marks, *(pytest.mark.long,) * (one.values[0] is SMALL)])
         for one in EACH_OVER_TRANSPORTS
     ],
@@ -128,7 +128,7 @@ async def test_kill_at_level_interval_loses_no_more_than_what_came_after_the_las
     [
         ("gem", "averaged-rms", "commit"),
         *(
-            pytest.param(*one, marks=pytest.mark.long)  # tests/simulator/test_rules.py replays the other rules
+            pytest.param(*one, marks=pytest.mark.long)  # tests/trace/test_replay.py replays every rule
             for one in (
                 ("fedbuff", "none", "interval"),
                 ("gem", "none", "interval"),

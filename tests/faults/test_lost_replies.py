@@ -229,10 +229,7 @@ async def hears_of_a_duplicate(workers: list[LibraryWorker]) -> bool:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
     ("model", "shares"),
-    [
-        MODELS_AND_TRANSPORTS[0],
-        *(pytest.param(*one.values, id=one.id, marks=pytest.mark.long) for one in MODELS_AND_TRANSPORTS[1:3]),
-    ],
+    MODELS_AND_TRANSPORTS[:3],
 )
 async def test_retry_after_a_restart_counts_once(tmp_path: Path, model: Model, shares: bool, figures: Figures) -> None:
     """The server dies in the moment in which the reply is cut off: the first retry finds it gone, a later one back."""

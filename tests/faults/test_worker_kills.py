@@ -1,6 +1,6 @@
 """Workers are killed again and again while they train digits: it costs no accuracy, and leaves nothing in the server.
 
-The short form goes with the other tests; `make test-kills MINUTES=10` (or 60) is the long one, for each of three seeds,
+The short form is in `make test-long`; `make test-kills MINUTES=10` (or 60) is the long one, for each of three seeds,
 beside trainings that are left alone.
 """
 

@@ -100,7 +100,7 @@ class Attack:
     needs: what the server must be started with: "tokens", "tls", "shared memory", "dashboard".
     processes: that attack side by side, in the full form; one in the short one.
     seconds, short_seconds: how long it takes in the full form and in the short one.
-    quick: whether it belongs to the short form; not when it differs little from another one that does.
+    quick: whether it belongs to the short form.
     least_ratio: of the honest worker's commits/s, what must remain; less than half where one stranger's processor time
         alone decides.
     peak_mib: memory that it may take while it lasts.

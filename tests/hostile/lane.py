@@ -113,7 +113,7 @@ ATTACKS.add("HELLO of 4 GiB", least_ratio=0.2, peak_mib=16)(
 ATTACKS.add("first frames of 0 and 2^32-1 bytes, of every kind", quick=False, least_ratio=0.2, peak_mib=16)(
     refused_firsts(*(frame(kind, length=length) for kind in range(256) for length in (0, MOST)))
 )
-ATTACKS.add("HELLOs that are wrong", quick=False, least_ratio=0.2, peak_mib=16)(
+ATTACKS.add("HELLOs that are wrong", least_ratio=0.2, peak_mib=16)(
     refused_firsts(
         hello(b"s" * 16, 1, magic=b"gemps-lame"),
         hello(b"s" * 16, 1, version=0),
@@ -241,7 +241,7 @@ def own_hello_storm(scene: Scene) -> None:
     storm(scene, connect_plain, first)
 
 
-@ATTACKS.add("frames that do not wait for WELCOME", quick=False, least_ratio=0.2, peak_mib=32)
+@ATTACKS.add("frames that do not wait for WELCOME", least_ratio=0.2, peak_mib=32)
 def early_frames(scene: Scene) -> None:
     """HELLO and another frame in one segment: none is legal before WELCOME."""
     (session,) = join(scene)

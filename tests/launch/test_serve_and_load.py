@@ -55,7 +55,6 @@ def test_a_server_shows_its_run_ends_it_and_leaves_files_to_load(tmp_path: Path)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.long
 def test_shards_are_one_server_which_resumes_after_the_loss_of_one(tmp_path: Path) -> None:
     server = gemps.serve(shards=2, data_dir=tmp_path)
     train(server.address, nn.Linear(4, 200), 3)

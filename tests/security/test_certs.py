@@ -126,7 +126,6 @@ def verified(made: Path, *how: str) -> subprocess.CompletedProcess[str]:
         pytest.skip("there is no openssl here")
 
 
-@pytest.mark.long
 def test_a_run_with_what_was_made(made: Path, tmp_path: Path) -> None:
     """As the command's own output says: server, worker, status; and who shows the wrong folder is turned away."""
     ready, log = tmp_path / "ready.json", tmp_path / "server.log"

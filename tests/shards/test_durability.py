@@ -33,10 +33,9 @@ from tests.shards.group import Float32, Worker, free_port, serving
 WORKERS, ROUNDS = 3, 4
 RULES = [*((name, "none", "float32") for name in BUILT_IN), *((*pair, "float32") for pair in PRECONDITIONED)]
 RULES += [(*pair, "bfloat16") for pair in BFLOAT16]
-# `make test-long`: each rule at both levels.
 CASES = [(*rule, level) for rule in RULES for level in ("commit", "interval")]
-if not os.environ.get("GEMPS_TEST_LONG"):
-    CASES = [*CASES[:-2:7], ("gem", "averaged-rms", "float32", "commit"), CASES[-2]]
+QUICK = [*CASES[:-2:7], ("gem", "averaged-rms", "float32", "commit"), CASES[-2]]
+CASES = [pytest.param(*one, marks=() if one in QUICK else pytest.mark.long) for one in CASES]
 
 
 def train(shards: int, folder: Path, first: int, *, crash: bool = False, **settings: object) -> Float32:

@@ -1,7 +1,6 @@
 """A run on several servers equals one on a single server, bit for bit."""
 
 import functools
-import os
 import threading
 from typing import Any, NamedTuple
 
@@ -24,10 +23,9 @@ LARGE = Layout(
     ]
 )
 RULES = [*((name, "none") for name in BUILT_IN), *PRECONDITIONED]
-# `make test-long`: each rule with each number of shards.
 CASES = [(*rule, shards) for rule in RULES for shards in (2, 3, 5)]
-if not os.environ.get("GEMPS_TEST_LONG"):
-    CASES = CASES[::16]  # with 2, 3 and 5 shards
+QUICK = CASES[::16]  # with 2, 3 and 5 shards
+CASES = [pytest.param(*one, marks=() if one in QUICK else pytest.mark.long) for one in CASES]
 
 
 class Result(NamedTuple):

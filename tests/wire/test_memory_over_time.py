@@ -1,11 +1,5 @@
-"""The server's memory does not grow with the number of commits.
+"""The server's memory does not grow with the number of commits."""
 
-The long form (200 000 commits against 20 000) takes minutes:
-
-    GEMPS_LONG_TESTS=1 pytest tests/wire/test_memory_over_time.py
-"""
-
-import os
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +74,7 @@ async def test_refused_commits_leave_no_memory_behind(tmp_path: Path) -> None:
     assert grown < 10 * MIB, f"{grown / MIB:.1f} MiB more"
 
 
-@pytest.mark.skipif("GEMPS_LONG_TESTS" not in os.environ, reason="takes minutes: set GEMPS_LONG_TESTS=1 to run it")
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 async def test_memory_after_200_000_commits_is_that_after_20_000(tmp_path: Path) -> None:
     async with server_process(tmp_path) as server:
