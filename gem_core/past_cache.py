@@ -30,9 +30,9 @@ def first_line(out):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True)
 def new_strip(elements, out):  # type: ignore[no-untyped-def]
-    """Aligned memory of `out`'s type."""
+    """Aligned, of `out`'s type."""
     memory = np.empty(elements + _LANES, out.dtype)
-    first = -memory.ctypes.data % CACHE_LINE // 4
+    first = first_line(memory)
     return memory[first : first + elements]
 
 

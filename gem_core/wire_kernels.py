@@ -70,8 +70,8 @@ def decode(
             worst = _widen(np.frombuffer(data, np.uint16), out.view(np.uint32), past_cache)
         case _ if wire_type in _DEQUANTISE:
             raw = np.frombuffer(data, np.uint8)
-            sizes = BLOCK_ELEMENTS, wire_type.unit_bytes
-            worst = _DEQUANTISE[wire_type](raw, raw.view(np.int8), out, *sizes, past_cache)
+            signed, block_bytes = raw.view(np.int8), wire_type.unit_bytes
+            worst = _DEQUANTISE[wire_type](raw, signed, out, BLOCK_ELEMENTS, block_bytes, past_cache)
             limit = _LARGEST_SCALE
         case _:
             return wire_types.decode(wire_type, data, out)

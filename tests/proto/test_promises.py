@@ -37,45 +37,16 @@ def judged(folder: Path, file: str, before: str, after: str) -> subprocess.Compl
             r'field "2" with name "sequence"',
             id="number",
         ),
+        pytest.param("commit.proto", "uint64 samples = 7;", "uint32 samples = 7;", r'"7".*changed type', id="type"),
+        pytest.param("commit.proto", "uint64 samples = 7;", "uint64 count = 7;", r'"7".*changed name', id="name"),
         pytest.param(
-            "commit.proto",
-            "uint64 samples = 7;",
-            "uint32 samples = 7;",
-            r'"7".*changed type',
-            id="type",
-            marks=pytest.mark.long,
+            "transfer.proto", "  WIRE_TYPE_SHARED_MEMORY = 5;\n", "", r'enum value "5" on enum "WireType"', id="value"
         ),
         pytest.param(
-            "commit.proto",
-            "uint64 samples = 7;",
-            "uint64 count = 7;",
-            r'"7".*changed name',
-            id="name",
-            marks=pytest.mark.long,
+            "errors.proto", "ERROR_REASON_STALE_BASE", "ERROR_REASON_OLD_BASE", r'from "ERROR_REASON_STALE', id="reason"
         ),
         pytest.param(
-            "transfer.proto",
-            "  WIRE_TYPE_SHARED_MEMORY = 5;\n",
-            "",
-            r'enum value "5" on enum "WireType"',
-            id="value",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "errors.proto",
-            "ERROR_REASON_STALE_BASE",
-            "ERROR_REASON_OLD_BASE",
-            r'from "ERROR_REASON_STALE',
-            id="reason",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "parameter_server.proto",
-            "rpc Leave(LeaveRequest) returns (LeaveResponse);",
-            "",
-            r'RPC "Leave"',
-            id="call",
-            marks=pytest.mark.long,
+            "parameter_server.proto", "rpc Leave(LeaveRequest) returns (LeaveResponse);", "", r'RPC "Leave"', id="call"
         ),
     ],
 )

@@ -35,7 +35,7 @@ from gem_server.flow.commit_service import Footer
 from gem_server.service.grpc_transport import process_message
 from gem_server.state.sessions import TransportKind
 
-# Timeout of HELLO and TLS handshake.
+# Timeout of HELLO and TLS handshake; a busy loop adds 1 s.
 HELLO_SECONDS = 4.0
 # Timeout of a peer that reads nothing.
 WRITE_SECONDS = 60.0

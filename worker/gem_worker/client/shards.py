@@ -33,7 +33,7 @@ SETTLE_SECONDS = 1.0
 SHARD_PATIENCE_SECONDS = 5.0
 # For the primary, when another shard has refused.
 REFUSAL_SECONDS = 30.0
-# Answers with which a shard is finished.
+# Final answers.
 _SETTLED = (RunFinishedError, ServerRefusedError, SessionLostError)
 
 
