@@ -29,7 +29,7 @@ def checked_copy(
 ) -> int:
     """Copy FLOAT32 PARAMETERs, check them and return the copy's `word_sum`. Releases the GIL.
 
-    `scale`: float32 factor; None copies the bits.
+    Vectors must be contiguous. `scale`: float32 factor; None copies the bits.
 
     Raises:
         SizeMismatchError: sizes differ.

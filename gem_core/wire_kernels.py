@@ -1,6 +1,6 @@
 """Numba version of wire_types.py, with equal results.
 
-Workers must not import it.
+Arrays: contiguous vectors, unchecked. Workers must not import it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def compiled_for(parameter_count: int) -> Codec:
 
 
 def warm_up() -> None:
-    """Compile the kernels or load them from cache."""
+    """Compile or load the kernels."""
     values = np.zeros(BLOCK_ELEMENTS + 1, np.float32)
     for wire_type in (WireType.FLOAT32, WireType.BFLOAT16, *BLOCKS):
         decode(wire_type, encode(wire_type, values), values)

@@ -22,9 +22,9 @@ __all__ = ["CopyingSplitter", "DifferenceSplitter", "ScaledSplitter", "Source", 
 
 
 class Source(ABC):
-    """Generates a payload's chunks, equal in each iteration. Not thread-safe.
+    """A payload's chunks, equal in each iteration. Not thread-safe.
 
-    The data must not change during iteration. A chunk is valid until the next one is requested.
+    Data must not change during iteration. A chunk is valid until the next is requested.
 
     Attributes:
         chunk_count: chunks yielded so far.

@@ -72,21 +72,19 @@ class Driver:
             self.dispatcher = numba.njit(**options)(function)
         self._signature = signature
         self._compiling = threading.Lock()
-        self._is_compiled = False
+        self._run: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: object) -> Any:
-        """Run the kernel."""
-        if not self._is_compiled:
-            self._compile()
-        return self.dispatcher(*arguments)
+        """Run the kernel; layouts of arrays are unchecked."""
+        return (self._run or self._compiled())(*arguments)
 
-    def _compile(self) -> None:
+    def _compiled(self) -> Callable[..., Any]:
         with self._compiling:
-            if not self._is_compiled:
+            if self._run is None:
                 # One signature for writable and read-only arrays.
                 self.dispatcher.compile(self._signature)
-                self.dispatcher.disable_compile()
-                self._is_compiled = True
+                self._run = self.dispatcher.get_overload(self._signature)
+            return self._run
 
 
 def driver(*signature: types.Type, parallel: bool) -> Callable[[Callable[..., Any]], Driver]:

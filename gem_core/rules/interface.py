@@ -177,7 +177,7 @@ class UpdateRule:
         Args:
             parameters: theta; contiguous float32, shape (n,).
             state: made by this rule's `new_worker`.
-            delta: -eta * gradient or the result of `worker_step`; like `parameters`, finite.
+            delta: -eta * gradient or `worker_step`'s result; like `parameters`, finite.
             staleness: commits since the snapshot.
             eta: the learning rate in `delta`.
 
@@ -187,10 +187,11 @@ class UpdateRule:
         """
         for what, array in (("parameters", parameters), ("snapshot", state.snapshot), ("delta", delta)):
             known = self.state_type if what == "snapshot" else _FLOAT32
-            if array.dtype != known or array.shape != parameters.shape or not array.flags.c_contiguous:
+            is_usable = array.flags.c_contiguous if what == "delta" else array.flags.carray
+            if array.dtype != known or array.shape != (parameters.size,) or not is_usable:
                 raise SizeMismatchError(
-                    f"{what}: {array.dtype} of shape {array.shape}; a commit needs contiguous {known} "
-                    f"vectors of one length (the parameters have shape {parameters.shape})"
+                    f"{what}: {array.dtype} of shape {array.shape}; a commit needs contiguous {known} vectors of one "
+                    f"length, writable except for delta (the parameters have shape {parameters.shape})"
                 )
         if staleness < 0:
             raise RuleError(f"staleness {staleness}: the snapshot cannot be newer than the parameters")

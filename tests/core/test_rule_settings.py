@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from gem_core import RuleError, SizeMismatchError, create_rule, rule_names
+from gem_core import RuleError, RuleState, SizeMismatchError, create_rule, rule_names
 from gem_core.rules import known_settings
 
 
@@ -92,6 +92,22 @@ def test_vectors_that_do_not_fit_are_refused_and_nothing_changes(what: str, wron
     with pytest.raises(SizeMismatchError, match="contiguous float32 vectors of one length"):
         rule.commit(arrays["parameters"], state, arrays["delta"], 0)
     assert all(array.min() == array.max() for array in (*arrays.values(), state.snapshot))
+
+
+def test_arrays_of_several_dimensions_are_refused() -> None:
+    rule, theta = create_rule("downpour"), np.ones((5, 2), np.float32)
+    with pytest.raises(SizeMismatchError, match="contiguous float32 vectors of one length"):
+        rule.commit(theta, RuleState(theta.copy()), theta.copy(), 0)
+
+
+@pytest.mark.parametrize("what", ["parameters", "snapshot"])
+def test_vectors_that_cannot_be_written_are_refused_and_nothing_changes(what: str) -> None:
+    rule = create_rule("downpour")
+    arrays = {name: np.ones(10, np.float32) for name in ("parameters", "snapshot")}
+    arrays[what].flags.writeable = False
+    with pytest.raises(SizeMismatchError, match="writable except for delta"):
+        rule.commit(arrays["parameters"], RuleState(arrays["snapshot"]), np.ones(10, np.float32), 0)
+    assert all(array.min() == array.max() == 1 for array in arrays.values())
 
 
 def test_a_negative_staleness_is_refused() -> None:

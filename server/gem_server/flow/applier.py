@@ -126,11 +126,12 @@ class Applier:
         if buffer is None or held is None or request.sequence != entry.last_applied + 1:
             raise AssertionError("a commit that is not the next one entered the queue")
         self._end_reader(session)
-        await self._journal.begin(held.next, worker.name)
+        changing = held.next
+        await self._journal.begin(changing, worker.name)
         central, rule, base, delta = self._central, self._rule, request.base, buffer.parameters
         staleness, eta = central.clock - base.clock, request.eta
         waited = self._clock() - request.enqueued_at
-        held.next.will_change()
+        changing.will_change()
         if worker.name in self._cut_moments and self._cut_moments[worker.name] is held.moments:
             await self._maybe_elsewhere(held.copy_moments)
         sample = self._telemetry.sample(session.join_info.layout)
@@ -139,8 +140,9 @@ class Applier:
         else:
             statistics = held.commit(central, rule, base, delta, staleness, eta, sample)
         lease = request.hold if rule.is_compact else None
-        await self._observer.committed(session, request, self._central.clock + 1, staleness, statistics)
-        held.written(self._central.advance(bytes(buffer.rest)), self._central.buffers)
+        await self._observer.committed(session, request, central.clock + 1, staleness, statistics)
+        version = central.advance(bytes(buffer.rest))
+        held.written(version, central.buffers)
         session.queued_sequence = 0
         session.queued_commit = None
         if lease is None:
@@ -158,12 +160,12 @@ class Applier:
             local_steps=max(1, request.local_steps),
             loss=request.loss,
             sample=sample,
-            clock=self._central.clock,
+            clock=version.clock,
         )
         self._run.applied(worker)
         verdict = Verdict(
             request.sequence,
-            held.newest.version,
+            version,
             staleness,
             statistics,
             self._run.state_for(worker),

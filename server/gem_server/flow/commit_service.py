@@ -123,7 +123,7 @@ class CommitService:
                 self._staging.release(hold)
                 raise
         self.ordering.upload_starts(piece)
-        return StagedCommit(self, header, hold)
+        return StagedCommit(self, header, hold, piece)
 
     def format(self, wire_type: WireType) -> PayloadFormat:
         """The payload format."""
@@ -281,10 +281,11 @@ class CommitService:
 class StagedCommit:
     """A commit with its staging buffer; as a context, releases it unless enqueued."""
 
-    def __init__(self, commit_service: CommitService, header: Header, hold: BufferLease) -> None:
+    def __init__(self, commit_service: CommitService, header: Header, hold: BufferLease, piece: Piece) -> None:
         self._commit_service = commit_service
         self.header = header
         self.hold = hold
+        self._piece = piece
         self._buffer = _buffer_of(hold)
         self._copying: asyncio.Future[int] | None = None
         wire_type = WireType.FLOAT32 if header.wire_type is WireType.SHARED_MEMORY else header.wire_type
@@ -345,7 +346,7 @@ class StagedCommit:
     async def _apply(self, checksum: int) -> Applied:
         commit_service = self._commit_service
         commit_service.received(self.hold)
-        await commit_service.ordering.wait_complete(Piece(self.hold.session, self.header.commit_id))
+        await commit_service.ordering.wait_complete(self._piece)
         while not commit_service.journal.reserve():
             await commit_service.journal.make_room()
         try:

@@ -1,6 +1,6 @@
 """Streaming from a snapshot without copy or lock.
 
-Readers touch arrays only between awaits, so `end` is immediate. Writers end them first.
+Readers touch arrays only between awaits: `end` is immediate. Writers end them first.
 """
 
 from collections.abc import Callable

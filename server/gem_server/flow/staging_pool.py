@@ -1,7 +1,7 @@
 """Staging buffers for deltas, and a bounded list of calls that wait for one.
 
-When the list is full, the last in order (the new call or a waiting one) must retry; it keeps its first request time, so
-that it cannot starve. A complete commit's buffer belongs to the queue, then, with a compact rule, to the reply until it
+When the list is full, the last in order (new or waiting) must retry; it keeps its first request time against
+starvation. A complete commit's buffer belongs to the queue, then, with a compact rule, to the reply until it
 stalls. Do not wait for another buffer while holding one.
 """
 

@@ -155,7 +155,7 @@ class LaneConnection:
         self._whole = delta_bytes if delta_bytes <= WHOLE_PAYLOAD_BYTES else 0
         self._lane.grow(lane.HEADER_BYTES + lane.BUFFERED_BYTES + self._whole)
         self._limit_time(None)
-        self._put(Kind.WELCOME, lane_pb2.LaneWelcome(incarnation=self._incarnation).SerializeToString())
+        self._put_frame(Kind.WELCOME, lane_pb2.LaneWelcome(incarnation=self._incarnation).SerializeToString())
 
     async def receive(self) -> Message | None:
         """See CommitTransport."""
@@ -166,7 +166,7 @@ class LaneConnection:
     async def receive_into(self, sink: Assembler, proceed: bytes) -> Footer:
         """See CommitTransport."""
         self._footer = self._loop.create_future()
-        self._put(Kind.MESSAGE, proceed)
+        self._put_frame(Kind.MESSAGE, proceed)
         self._check()
         self._sink = sink
         self._lane.enter(State.COMMITTING)
@@ -183,10 +183,10 @@ class LaneConnection:
         if last:
             self._lane.enter(State.IDLE)
         if size <= lane.BUFFERED_BYTES:
-            self._unsent.append(memoryview(header + head + data))
+            self._put(header + head + data)
         else:
             self._unsent += (memoryview(header + head), memoryview(data))
-        self._send()
+            self._send()
         if self._unsent:
             await self._drain()
         self._moved += size
@@ -285,7 +285,7 @@ class LaneConnection:
             if (now := monotonic()) - self._pinged_at < PING_SECONDS / 2:
                 raise IllegalFrameError(f"pings within {PING_SECONDS / 2:g} s")
             self._pinged_at = now
-            self._put(Kind.PONG, bytes(frame.body))
+            self._put_frame(Kind.PONG, bytes(frame.body))
         else:
             self.close()
 
@@ -396,9 +396,19 @@ class LaneConnection:
             self._timer.cancel()
         self._timer = None if seconds is None else self._loop.call_later(seconds, self.close)
 
-    def _put(self, kind: Kind, body: bytes) -> None:
-        self._unsent.append(memoryview(self._lane.header(kind, len(body)) + body))
-        self._send()
+    def _put_frame(self, kind: Kind, body: bytes) -> None:
+        self._put(self._lane.header(kind, len(body)) + body)
+
+    def _put(self, frame: bytes) -> None:
+        sent = 0
+        if self._tls is None and not self._unsent:
+            try:
+                sent = self._socket.send(frame)
+            except OSError:  # `_send` handles it
+                sent = 0
+        if sent < len(frame):
+            self._unsent.append(memoryview(frame)[sent:])
+            self._send()
 
     def _send(self) -> None:
         unsent = self._unsent

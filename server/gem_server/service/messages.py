@@ -210,8 +210,8 @@ def footer_from(message: transfer_pb2.Footer) -> commit_service.Footer:
 def put_verdict(verdict: Verdict, message: commit_pb2.Verdict) -> None:
     """Write in place: twice as fast as copying submessages."""
     message.sequence = verdict.sequence
-    message.version.incarnation = verdict.version.incarnation
-    message.version.clock = verdict.version.clock
+    version = message.version
+    version.incarnation, version.clock = verdict.version
     message.duplicate = verdict.duplicate
     message.staleness = verdict.staleness
     message.run_state = RUN_STATES[verdict.run_state]

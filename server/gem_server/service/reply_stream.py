@@ -46,15 +46,15 @@ class ReplyStream:
 
     def put_header(self, message: transfer_pb2.ParametersHeader) -> None:
         """Write the header."""
-        message.version.incarnation = self._reader.version.incarnation
-        message.version.clock = self._reader.version.clock
+        version = message.version
+        version.incarnation, version.clock = self._reader.version
         message.wire_type = int(self._payload.wire_type)  # type: ignore[assignment]
         message.byte_count = self._payload.byte_count
         message.offset = self._offset
         message.layout_digest = self._payload.layout.digest
         if self._base is not None:
-            message.base_version.incarnation = self._base.incarnation
-            message.base_version.clock = self._base.clock
+            base = message.base_version
+            base.incarnation, base.clock = self._base
 
     async def send(
         self, writer: PayloadWriter, *, head: HasFooter, chunk_field: int, head_is_large: bool = False

@@ -18,11 +18,12 @@ class RateMeter:
         if self.first is None:
             self.first = now
             self.second = int(now)
-        self._advance(now)
+        if int(now) != self.second:
+            self._advance(now)
         self.buckets[self.second % RATE_WINDOW_SECONDS] += 1
 
     def rate(self, now: float) -> float:
-        """Events per second, in the window or after the first event."""
+        """Events per second, in the window or since the first."""
         if self.first is None or now <= self.first:
             return 0.0
         self._advance(now)
@@ -33,8 +34,6 @@ class RateMeter:
 
     def _advance(self, now: float) -> None:
         second = int(now)
-        if second == self.second:
-            return
         for passed in range(self.second + 1, min(second, self.second + RATE_WINDOW_SECONDS) + 1):
             self.buckets[passed % RATE_WINDOW_SECONDS] = 0
         self.second = max(self.second, second)
