@@ -29,14 +29,16 @@ def checked_copy(
 ) -> int:
     """Copy FLOAT32 PARAMETERs, check them and return the copy's `word_sum`. Releases the GIL.
 
-    Vectors must be contiguous. `scale`: float32 factor; None copies the bits.
+    `scale`: float32 factor; None copies the bits.
 
     Raises:
-        SizeMismatchError: sizes differ.
+        SizeMismatchError: sizes differ; not contiguous vectors.
         BadValueError: a copied value is not finite or beyond +-1e30; do not use `parameters`.
     """
     if source.size != parameters.size:
         raise SizeMismatchError(f"{source.size} values are to be copied to {parameters.size}")
+    if source.ndim != 1 or parameters.ndim != 1 or not (source.flags.c_contiguous and parameters.flags.carray):
+        raise SizeMismatchError("copy between contiguous vectors, to a writable one")
     found = np.empty(2, np.uint32)
     if scale is None:
         _copy(source.view(np.uint32), parameters.view(np.uint32), found)

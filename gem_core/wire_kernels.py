@@ -1,6 +1,6 @@
 """Numba version of wire_types.py, with equal results.
 
-Arrays: contiguous vectors, unchecked. Workers must not import it.
+Arrays: contiguous vectors; outputs aligned, writable; unchecked. Workers must not import it.
 """
 
 from __future__ import annotations

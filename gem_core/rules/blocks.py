@@ -75,7 +75,7 @@ class Driver:
         self._run: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: object) -> Any:
-        """Run the kernel; layouts of arrays are unchecked."""
+        """Run the kernel. Callers check array layouts."""
         return (self._run or self._compiled())(*arguments)
 
     def _compiled(self) -> Callable[..., Any]:

@@ -80,6 +80,7 @@ class GemBfloat16(Gem):
 
     def refresh(self, parameters: NDArray[np.float32], state: RuleState) -> None:
         """Set d <- theta - r."""
+        self._check_vectors(parameters, state)
         (reference,) = self.vectors_of_run(parameters)
         kernels.set_offsets(parameters, reference, state.snapshot)
 

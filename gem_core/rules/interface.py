@@ -144,12 +144,15 @@ class UpdateRule:
         return self._vectors
 
     def restore_run(self, vectors: Sequence[NDArray[np.float32]], scalars: Mapping[str, float]) -> None:
-        """Continue with kept vectors (not copied) and scalars. Raises RuleError for another rule's."""
+        """Continue with kept vectors (not copied) and scalars. Raises RuleError or SizeMismatchError."""
         if len(vectors) != self.kept_vectors or scalars.keys() != self.kept_scalars.keys():
             raise RuleError(
                 f"rule {self.name!r} keeps {self.kept_vectors} vectors and the scalars {sorted(self.kept_scalars)} of "
                 f"a run, not {len(vectors)} and {sorted(scalars)}"
             )
+        for vector in vectors:
+            if vector.dtype != _FLOAT32 or vector.shape != (vectors[0].size,) or not vector.flags.carray:
+                raise _unusable("a vector of the run", vector, _FLOAT32, vectors[0])
         if self.keeps_run:
             self._vectors = tuple(vectors)
             self.scalars_of_run |= scalars
@@ -175,24 +178,19 @@ class UpdateRule:
         """Apply `delta` to `parameters` in place and update the state. Releases the GIL.
 
         Args:
-            parameters: theta; contiguous float32, shape (n,).
+            parameters: theta; contiguous, writable float32, shape (n,).
             state: made by this rule's `new_worker`.
             delta: -eta * gradient or `worker_step`'s result; like `parameters`, finite.
             staleness: commits since the snapshot.
             eta: the learning rate in `delta`.
 
         Raises:
-            SizeMismatchError: wrong type, shape or memory order.
+            SizeMismatchError: wrong type, shape or memory.
             RuleError: staleness is negative, or the rule needs eta and got none.
         """
-        for what, array in (("parameters", parameters), ("snapshot", state.snapshot), ("delta", delta)):
-            known = self.state_type if what == "snapshot" else _FLOAT32
-            is_usable = array.flags.c_contiguous if what == "delta" else array.flags.carray
-            if array.dtype != known or array.shape != (parameters.size,) or not is_usable:
-                raise SizeMismatchError(
-                    f"{what}: {array.dtype} of shape {array.shape}; a commit needs contiguous {known} vectors of one "
-                    f"length, writable except for delta (the parameters have shape {parameters.shape})"
-                )
+        self._check_vectors(parameters, state)
+        if delta.dtype != _FLOAT32 or delta.shape != parameters.shape or not _is_plain(delta):
+            raise _unusable("delta", delta, _FLOAT32, parameters)
         if staleness < 0:
             raise RuleError(f"staleness {staleness}: the snapshot cannot be newer than the parameters")
         if self.needs_eta and not 0 <= eta < math.inf:
@@ -245,6 +243,16 @@ class UpdateRule:
         decay = self._decay(parameters.size, eta)
         return self.kernel(parameters, state.snapshot, vectors, delta, scalars, self._proxy_scale, parallel, decay)
 
+    def _check_vectors(self, parameters: NDArray[np.float32], state: RuleState) -> None:
+        """Raise SizeMismatchError."""
+        shape, state_type = (parameters.size,), self.state_type
+        if parameters.dtype != _FLOAT32 or parameters.shape != shape or not parameters.flags.carray:
+            raise _unusable("parameters", parameters, _FLOAT32, parameters)
+        for array in (state.snapshot, *state.vectors):
+            if array.dtype != state_type or array.shape != shape or not array.flags.carray:
+                what = "snapshot" if array is state.snapshot else "a vector of the state"
+                raise _unusable(what, array, state_type, parameters)
+
     def _decay(self, elements: int, eta: float) -> Decay | None:
         """A commit's weight decay."""
         return None
@@ -256,6 +264,19 @@ class UpdateRule:
     def __repr__(self) -> str:
         listed = ", ".join(f"{name}={value:g}" for name, value in self.settings.items())
         return f"<rule {self.name}({listed})>"
+
+
+def _is_plain(array: NDArray[Any]) -> bool:
+    return array.flags.c_contiguous and array.flags.aligned
+
+
+def _unusable(
+    what: str, array: NDArray[Any], known: np.dtype[Any], parameters: NDArray[np.float32]
+) -> SizeMismatchError:
+    return SizeMismatchError(
+        f"{what}: {array.dtype} of shape {array.shape}; a commit needs contiguous {known} vectors of one length, "
+        f"aligned and, except for delta, writable (the parameters have shape {parameters.shape})"
+    )
 
 
 _SMALLEST = Layout([TensorSpec("weight", (1,), ElementType.FLOAT32, TensorKind.PARAMETER)])

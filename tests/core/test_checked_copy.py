@@ -164,3 +164,15 @@ def test_another_size_is_refused_and_nothing_is_copied() -> None:
         with pytest.raises(SizeMismatchError, match=f"{size} values are to be copied to 4"):
             checked_copy(np.zeros(size, np.float32), target, layout(4))
     assert (target == 7).all()
+
+
+def test_arrays_that_are_no_vectors_in_one_piece_are_refused_and_nothing_is_copied() -> None:
+    target = np.full(4, 7, np.float32)
+    read_only = target[:]
+    read_only.flags.writeable = False
+    for source in (np.zeros((2, 2), np.float32), np.zeros(8, np.float32)[::2]):
+        with pytest.raises(SizeMismatchError, match="between contiguous vectors"):
+            checked_copy(source, target, layout(4))
+    with pytest.raises(SizeMismatchError, match="to a writable one"):
+        checked_copy(np.zeros(4, np.float32), read_only, layout(4))
+    assert (target == 7).all()

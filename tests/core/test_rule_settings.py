@@ -100,14 +100,38 @@ def test_arrays_of_several_dimensions_are_refused() -> None:
         rule.commit(theta, RuleState(theta.copy()), theta.copy(), 0)
 
 
-@pytest.mark.parametrize("what", ["parameters", "snapshot"])
+@pytest.mark.parametrize("what", ["parameters", "snapshot", "moment"])
 def test_vectors_that_cannot_be_written_are_refused_and_nothing_changes(what: str) -> None:
-    rule = create_rule("downpour")
-    arrays = {name: np.ones(10, np.float32) for name in ("parameters", "snapshot")}
+    rule = create_rule("gem")
+    arrays = {name: np.ones(10, np.float32) for name in ("parameters", "snapshot", "moment")}
     arrays[what].flags.writeable = False
-    with pytest.raises(SizeMismatchError, match="writable except for delta"):
-        rule.commit(arrays["parameters"], RuleState(arrays["snapshot"]), np.ones(10, np.float32), 0)
+    with pytest.raises(SizeMismatchError, match="except for delta, writable"):
+        rule.commit(
+            arrays["parameters"], RuleState(arrays["snapshot"], (arrays["moment"],)), np.ones(10, np.float32), 0
+        )
     assert all(array.min() == array.max() == 1 for array in arrays.values())
+
+
+def test_a_delta_between_addresses_of_elements_is_refused() -> None:
+    rule, theta = create_rule("downpour"), np.ones(10, np.float32)
+    delta = np.frombuffer(bytes(41), np.float32, 10, 1)
+    with pytest.raises(SizeMismatchError, match=r"delta: float32 of shape \(10,\); .* aligned"):
+        rule.commit(theta, rule.new_worker(theta), delta, 0)
+
+
+def test_restored_vectors_that_a_commit_cannot_use_are_refused() -> None:
+    rule = create_rule("gem", "rms")
+    vectors = [np.zeros(10, np.float32) for _ in range(rule.kept_vectors)]
+    for wrong in (np.frombuffer(bytes(40), np.float32), np.zeros(20, np.float32)[::2], np.zeros((10, 1), np.float32)):
+        with pytest.raises(SizeMismatchError, match="a vector of the run"):
+            rule.restore_run([*vectors[1:], wrong], rule.kept_scalars)
+
+
+def test_compact_snapshots_are_not_refreshed_from_strided_parameters() -> None:
+    rule, theta = create_rule("gem", "none", "bfloat16"), np.ones(10, np.float32)
+    state = rule.new_worker(theta)
+    with pytest.raises(SizeMismatchError, match="parameters: float32"):
+        rule.refresh(np.ones(20, np.float32)[::2], state)
 
 
 def test_a_negative_staleness_is_refused() -> None:

@@ -43,7 +43,7 @@ WRITE_SECONDS = 60.0
 PING_SECONDS = 10.0
 # TCP keepalive, as gRPC's.
 _DEAD_SECONDS, _SILENT_SECONDS = 20, 60
-# Work per event-loop turn: 4 MiB take some milliseconds.
+# Work per event-loop turn: some milliseconds.
 TURN_BYTES = 4 << 20
 TURN_FRAMES = 64
 # After END, drain: a reset could lose END.
@@ -61,8 +61,8 @@ Message = tuple[commit_pb2.CommitRequest, int, Buffer | None]
 class LaneConnection:
     """One lane connection; `connection` must be non-blocking. Event loop's thread only.
 
-    A peer costs one small buffer before WELCOME; work per event-loop turn is bounded. `check_hello` raises
-    IllegalFrameError. `serve` handles connections after HELLO and is cancelled on disconnection.
+    A peer costs one small buffer before WELCOME. `check_hello` raises IllegalFrameError. `serve` handles connections
+    after HELLO and is cancelled on disconnection.
     """
 
     kind: Final = TransportKind.LANE
@@ -112,7 +112,7 @@ class LaneConnection:
         self._loop.add_reader(self._socket, self._on_readable)
 
     def close(self) -> None:
-        """Close at once and cancel the handler."""
+        """Close; cancel the handler."""
         if self._is_over:
             return
         self._is_over = True

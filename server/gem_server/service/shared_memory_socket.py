@@ -26,6 +26,9 @@ from gem_server.state.sessions import Session, Sessions
 REQUEST_SECONDS = 10.0
 # Reconnects and silent clients.
 SPARE_CONNECTIONS = 64
+# 1 000 connections/s.
+ACCEPT_PAUSE_SECONDS = 0.001
+BACKLOG = 128
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +36,7 @@ logger = logging.getLogger(__name__)
 class SharedMemorySocket:
     """Hands out regions, on one event loop.
 
-    A connection ends with its session or the session's newer connection; `on_release` follows.
+    A connection ends with its session or its newer connection; `on_release` follows.
     """
 
     def __init__(
@@ -63,13 +66,13 @@ class SharedMemorySocket:
             _bind(listening, self.path)
             # The session id authenticates; folder permissions restrict access.
             self.path.chmod(0o666)
-            listening.listen(socket.SOMAXCONN)
+            listening.listen(BACKLOG)
             listening.setblocking(False)
         except BaseException:
             listening.close()
             raise
         self._listening = listening
-        accepting = accept_all(listening, self._has_room, self._accept, "shared memory")
+        accepting = accept_all(listening, self._has_room, self._accept, "shared memory", ACCEPT_PAUSE_SECONDS)
         self._accepting = asyncio.create_task(accepting)
 
     async def close(self) -> None:
