@@ -54,7 +54,7 @@ class WorkerSnapshots:
 
     def has(self, version: Version) -> bool:
         """Whether a commit may have this base."""
-        return version in [one.version for one in self._snapshots] and version != NO_VERSION
+        return version == self.newest.version or (version == self.next.version != NO_VERSION)
 
     def commit(
         self,

@@ -10,15 +10,14 @@ class RateMeter:
     """Events per second over ten seconds."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * RATE_WINDOW_SECONDS)
-    second: int = 0
+    second: int = -1
     first: float | None = None
 
     def record(self, now: float) -> None:
         """Count one event."""
-        if self.first is None:
-            self.first = now
-            self.second = int(now)
         if int(now) != self.second:
+            if self.first is None:
+                self.first, self.second = now, int(now)
             self._advance(now)
         self.buckets[self.second % RATE_WINDOW_SECONDS] += 1
 

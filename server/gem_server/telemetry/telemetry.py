@@ -71,7 +71,8 @@ class Telemetry:
         seen.staleness_sum += staleness
         seen.statistics = statistics
         seen.wait_sum += waited
-        seen.wait_max = max(seen.wait_max, waited)
+        if waited > seen.wait_max:
+            seen.wait_max = waited
         seen.samples += samples
         seen.local_steps += local_steps
         if loss is not None:
