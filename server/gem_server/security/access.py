@@ -48,7 +48,8 @@ class Access:
         if role is None:
             raise RefusedError(
                 Reason.CREDENTIALS,
-                "this server does not know the token: use one that stands in its --tokens file, or add yours there",
+                "this server does not know the token: use one that stands in its --tokens file (with --credentials: "
+                "tokens), or add yours there",
             )
         if role is not Role.OPERATOR and role not in _MAY.get(call, ()):
             allowed = [one.value for one in Role if one is Role.OPERATOR or one in _MAY.get(call, ())]

@@ -83,9 +83,9 @@ _CAUSES = (
     _Cause(
         re.compile("connect to all addresses.*(Socket closed|Connection reset)"),
         "what listens at {peer} hangs up at once",
-        "check that gemps serve runs behind that port (a forwarded port without a server does this); if it uses TLS, "
-        "give --credentials (GEMPS_CLIENT_CREDENTIALS), or GEMPS_CLIENT_TLS_CA, and GEMPS_CLIENT_TLS_CERT where it "
-        "asks for client certificates",
+        "if it uses TLS, give --credentials (GEMPS_CLIENT_CREDENTIALS) with the worker's folder, or "
+        "GEMPS_CLIENT_TLS_CA, and GEMPS_CLIENT_TLS_CERT where it asks for client certificates; else check that gemps "
+        "serve runs behind that port (a forwarded port without a server does this)",
     ),
     _Cause(
         re.compile("Connection refused"),
