@@ -18,7 +18,7 @@ def check_parameters(
 ) -> NDArray[np.float32]:
     """Return `parameters`; raise SizeMismatchError unless contiguous float32 of the layout's size.
 
-    `written`: also unless writable and aligned.
+    `written`: writable and aligned, too.
     """
     expected = payload.layout.parameter_count
     is_usable = parameters.flags.carray if written else parameters.flags.c_contiguous

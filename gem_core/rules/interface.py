@@ -151,8 +151,8 @@ class UpdateRule:
                 f"a run, not {len(vectors)} and {sorted(scalars)}"
             )
         for vector in vectors:
-            if vector.dtype != _FLOAT32 or vector.shape != (vectors[0].size,) or not vector.flags.carray:
-                raise _unusable("a vector of the run", vector, _FLOAT32, vectors[0])
+            if not _is_usable(vector, _FLOAT32, vectors[0].size):
+                raise _unusable("a vector of the run", vector, _FLOAT32, vectors[0].size)
         if self.keeps_run:
             self._vectors = tuple(vectors)
             self.scalars_of_run |= scalars
@@ -189,8 +189,9 @@ class UpdateRule:
             RuleError: staleness is negative, or the rule needs eta and got none.
         """
         self._check_vectors(parameters, state)
-        if delta.dtype != _FLOAT32 or delta.shape != parameters.shape or not _is_plain(delta):
-            raise _unusable("delta", delta, _FLOAT32, parameters)
+        flags = delta.flags
+        if delta.dtype != _FLOAT32 or delta.shape != parameters.shape or not (flags.c_contiguous and flags.aligned):
+            raise _unusable("delta", delta, _FLOAT32, parameters.size)
         if staleness < 0:
             raise RuleError(f"staleness {staleness}: the snapshot cannot be newer than the parameters")
         if self.needs_eta and not 0 <= eta < math.inf:
@@ -244,14 +245,14 @@ class UpdateRule:
         return self.kernel(parameters, state.snapshot, vectors, delta, scalars, self._proxy_scale, parallel, decay)
 
     def _check_vectors(self, parameters: NDArray[np.float32], state: RuleState) -> None:
-        """Raise SizeMismatchError."""
-        shape, state_type = (parameters.size,), self.state_type
-        if parameters.dtype != _FLOAT32 or parameters.shape != shape or not parameters.flags.carray:
-            raise _unusable("parameters", parameters, _FLOAT32, parameters)
+        """Kernels do not. Raises SizeMismatchError."""
+        size = parameters.size
+        if not _is_usable(parameters, _FLOAT32, size):
+            raise _unusable("parameters", parameters, _FLOAT32, size)
         for array in (state.snapshot, *state.vectors):
-            if array.dtype != state_type or array.shape != shape or not array.flags.carray:
+            if not _is_usable(array, self.state_type, size):
                 what = "snapshot" if array is state.snapshot else "a vector of the state"
-                raise _unusable(what, array, state_type, parameters)
+                raise _unusable(what, array, self.state_type, size)
 
     def _decay(self, elements: int, eta: float) -> Decay | None:
         """A commit's weight decay."""
@@ -266,16 +267,14 @@ class UpdateRule:
         return f"<rule {self.name}({listed})>"
 
 
-def _is_plain(array: NDArray[Any]) -> bool:
-    return array.flags.c_contiguous and array.flags.aligned
+def _is_usable(array: NDArray[Any], known: np.dtype[Any], size: int) -> bool:
+    return array.dtype == known and array.shape == (size,) and array.flags.carray
 
 
-def _unusable(
-    what: str, array: NDArray[Any], known: np.dtype[Any], parameters: NDArray[np.float32]
-) -> SizeMismatchError:
+def _unusable(what: str, array: NDArray[Any], known: np.dtype[Any], size: int) -> SizeMismatchError:
     return SizeMismatchError(
-        f"{what}: {array.dtype} of shape {array.shape}; a commit needs contiguous {known} vectors of one length, "
-        f"aligned and, except for delta, writable (the parameters have shape {parameters.shape})"
+        f"{what}: {array.dtype} of shape {array.shape}; a commit needs contiguous {known} vectors of one length "
+        f"({size}), aligned and, except for delta, writable"
     )
 
 

@@ -13,15 +13,15 @@ class LowWaterMark:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self.is_set = False
+        self._is_set = False
 
     def expect(self, count: int) -> int:
         """Set it for `count` bytes to come; return how many a blocking read may request; 0 resets."""
         is_long = count >= RESERVE_BYTES + WAKE_BYTES
-        if is_long != self.is_set:
+        if is_long != self._is_set:
             with suppress(OSError):
-                self.is_set = is_long and self._has_room()
-                mark = WAKE_BYTES if self.is_set else 1
+                self._is_set = is_long and self._has_room()
+                mark = WAKE_BYTES if self._is_set else 1
                 self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, mark)
         return count - RESERVE_BYTES if is_long else count
 

@@ -216,8 +216,7 @@ class LaneConnection:
         except Exception:
             logger.exception("a connection of the lane failed")
             self.close()
-        if self._lane.missing or self._mark.is_set:
-            self._mark.expect(0 if self._is_over or self._to_drop else self._lane.missing)
+        self._mark.expect(0 if self._is_over or self._to_drop else self._lane.missing)
 
     def _handshake(self) -> bool:
         assert self._tls is not None

@@ -26,9 +26,8 @@ from gem_server.state.sessions import Session, Sessions
 REQUEST_SECONDS = 10.0
 # Reconnects and silent clients.
 SPARE_CONNECTIONS = 64
-# 1 000 connections/s.
+# Against storms.
 ACCEPT_PAUSE_SECONDS = 0.001
-BACKLOG = 128
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ class SharedMemorySocket:
             _bind(listening, self.path)
             # The session id authenticates; folder permissions restrict access.
             self.path.chmod(0o666)
-            listening.listen(BACKLOG)
+            listening.listen(socket.SOMAXCONN)
             listening.setblocking(False)
         except BaseException:
             listening.close()
