@@ -6,7 +6,7 @@ import hashlib
 import math
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import accumulate
@@ -264,6 +264,36 @@ class Layout:
             return f"tensor {shared}: the run has {_describe(self.tensors[shared])}, this model ends before it"
         return f"tensor {shared}: this model has {_describe(other.tensors[shared])}, the run ends before it"
 
+    def frozen_differences(self, other: Layout) -> tuple[int, ...] | None:
+        """Compare the values of FROZEN tensors of two whole models.
+
+        Returns the indices of the FROZEN tensors whose SHA-256 differs, ascending; None if the layouts differ in
+        anything else.
+        """
+        if len(self.tensors) != len(other.tensors):
+            return None
+        found = []
+        for index, (ours, theirs) in enumerate(zip(self.tensors, other.tensors, strict=True)):
+            if ours == theirs:
+                continue
+            if ours.kind is not TensorKind.FROZEN or replace(ours, sha256=theirs.sha256) != theirs:
+                return None
+            found.append(index)
+        return tuple(found)
+
+    def with_frozen(self, values: Mapping[int, bytes]) -> Layout:
+        """Return the layout of the same whole model with other values of FROZEN tensors.
+
+        `values` has the SHA-256 (32 bytes) by index of the tensor. Raises LayoutError if there is no FROZEN tensor of
+        an index, or if a SHA-256 has another length.
+        """
+        tensors = list(self.tensors)
+        for index, sha256 in values.items():
+            if not 0 <= index < len(tensors) or tensors[index].kind is not TensorKind.FROZEN:
+                raise LayoutError(f"tensor {index} of this layout is not a FROZEN tensor")
+            tensors[index] = replace(tensors[index], sha256=sha256)
+        return Layout(tensors)
+
     def locate_parameter(self, element: int) -> tuple[TensorSpec, int]:
         """PARAMETER of flat `element` and the index within it. Raises IndexError."""
         if not 0 <= element < self.parameter_count:
@@ -298,7 +328,8 @@ def _difference(ours: TensorSpec, theirs: TensorSpec) -> str:
     if replace(ours, sha256=theirs.sha256) == theirs:
         return (
             f"the values of {_describe(ours)} have SHA-256 {ours.sha256.hex()[:12]} in the run and "
-            f"{theirs.sha256.hex()[:12]} here: load the same base weights in each worker"
+            f"{theirs.sha256.hex()[:12]} here: load the same base weights in each worker, or "
+            "name it in keep_local= or send_frozen= of ParameterServer if the workers change it"
         )
     return f"the run has {_describe(ours)}, this model has {_describe(theirs)}"
 

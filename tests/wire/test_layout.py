@@ -195,6 +195,28 @@ async def test_worker_with_another_layout_is_refused_with_the_first_tensor_that_
         assert tensor in str(refusal.metadata)
 
 
+async def test_worker_that_committed_before_may_return_with_other_frozen_values(serving: Serving) -> None:
+    """Its script changed them. It gets the run's digests, and the headers of transfers keep the run's digest."""
+    changed = SMALL.with_tensor(4, sha256=SHA256[::-1])
+    (first,) = await serving.training(1)
+    await refused(serving.worker(changed, first.name).join(), "LAYOUT_MISMATCH")  # no commit yet
+    await first.commit(first.delta(1))
+    await first.leave()
+    returned = serving.worker(changed, first.name)
+    answers = [await returned.join(), await returned.join()]
+    for answer in answers:
+        assert [(one.tensor, one.sha256) for one in answer.frozen] == [(4, SHA256)]
+    assert answers[0].rank == first.membership.rank
+    returned.model = SMALL
+    await returned.pull()  # which compares layout_digest
+    await returned.commit(returned.delta(2))
+    # Whoever has the run's digest now, as the Python client after its first Join, is answered like others.
+    assert (await returned.join()).frozen
+    await returned.leave()
+    assert not (await serving.worker(SMALL, first.name).join()).frozen
+    await refused(serving.worker(changed, "another").join(), "LAYOUT_MISMATCH")
+
+
 async def test_log_says_which_worker_may_not_join_and_why_once(
     serving: Serving, caplog: pytest.LogCaptureFixture
 ) -> None:

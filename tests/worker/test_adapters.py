@@ -166,7 +166,7 @@ def test_frozen_tensor_of_any_type_is_compared(dtype: torch.dtype, tmp_path: Pat
         with ParameterServer(server.address, OddBase(weight(1).contiguous()), client_settings=PLAIN):
             pass
         with pytest.raises(ServerRefusedError, match=r"frozen 'weight'.*load the same base weights"):
-            ParameterServer(server.address, OddBase(weight(0)), client_settings=PLAIN).join()
+            ParameterServer(server.address, OddBase(weight(0)), name="other", client_settings=PLAIN).join()
 
 
 WRITES = {

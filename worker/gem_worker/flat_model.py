@@ -206,9 +206,9 @@ class FlatModel:
 
     def _collect_buffer(self, buffer: HeldBuffer) -> None:
         module, key = buffer.owners[0]
-        current = module._buffers.get(key)
+        current = _registered(module, key)
         if current is not buffer.tensor:
-            if current is None or any(m._buffers.get(k) is not current for m, k in buffer.owners):
+            if current is None or any(_registered(m, k) is not current for m, k in buffer.owners):
                 raise UnsupportedModelError(
                     f"{buffer.name}: the buffer was removed, or replaced in one of several modules that share it, "
                     "after joining; write into it instead: buffer.copy_(...)"
@@ -216,6 +216,11 @@ class FlatModel:
             buffer.tensor = current
         if current.data_ptr() != buffer.values.data_ptr():
             _attach(buffer.name, current, buffer.values)
+
+
+def _registered(module: nn.Module, key: str) -> Tensor | None:
+    """The module's buffer of this name, or its parameter, if a script sends a frozen one as a BUFFER."""
+    return module._buffers[key] if key in module._buffers else module._parameters.get(key)
 
 
 def _attach(name: str, tensor: Tensor, view: Tensor) -> None:

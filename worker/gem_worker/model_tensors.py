@@ -6,11 +6,14 @@ digest:
 1. PARAMETERs (`requires_grad`): float32, float64, float16, bfloat16, each in state_dict order.
 2. BUFFERs by descending element size, for alignment. Non-persistent ones stay local.
 3. FROZEN: `requires_grad=False`, and tensors that the state_dict makes of a frozen module (quantisation state).
+
+A script can claim tensors that do not train (`ScriptTensors`): they stay in this worker, or travel as BUFFERs.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +29,47 @@ PARAMETER_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
+class ScriptTensors:
+    """Tensors that do not train and that the script changes itself, such as a target network or an EMA teacher.
+
+    A pattern is a tensor's name, the name of a module (all tensors below it), or either with wildcards as in `fnmatch`.
+
+    Attributes:
+        keep_local: patterns of the tensors that stay in this worker. They are not part of the layout: not compared, not
+            sent, and not in the run's files.
+        send_frozen: patterns of the frozen tensors that travel as BUFFERs: the run has the value of the newest commit.
+    """
+
+    keep_local: tuple[str, ...] = ()
+    send_frozen: tuple[str, ...] = ()
+
+    def check(self, names: Collection[str]) -> None:
+        """Raise UnsupportedModelError for a pattern that matches none of `names`."""
+        for argument, patterns in (("keep_local", self.keep_local), ("send_frozen", self.send_frozen)):
+            for pattern in patterns:
+                if not any(_matches(name, (pattern,)) for name in names):
+                    raise UnsupportedModelError(
+                        f"{argument}: no tensor of the model is called {pattern!r}, and no module: give names as in "
+                        "model.state_dict(), or the name of a module"
+                    )
+
+    def are_local(self, names: Iterable[str]) -> bool:
+        """Whether the tensor of these names stays in this worker."""
+        return any(_matches(name, self.keep_local) for name in names)
+
+    def are_sent(self, names: Iterable[str]) -> bool:
+        """Whether the tensor of these names travels, although it is frozen."""
+        return any(_matches(name, self.send_frozen) for name in names)
+
+
+NO_SCRIPT_TENSORS = ScriptTensors()
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*") for pattern in patterns)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelTensor:
     """A tensor's layout entry, object, and (module, attribute) owners."""
 
@@ -34,19 +78,31 @@ class ModelTensor:
     owners: tuple[tuple[nn.Module, str], ...]
 
 
-def inspect_model(model: nn.Module, *, hashes: bool = True) -> tuple[Layout, tuple[ModelTensor, ...]]:
+def inspect_model(
+    model: nn.Module, script_tensors: ScriptTensors = NO_SCRIPT_TENSORS, *, hashes: bool = True
+) -> tuple[Layout, tuple[ModelTensor, ...]]:
     """Layout and tensors of `model`, in that order. Raises UnsupportedModelError.
 
-    Without `hashes`, zeros stand for the SHA-256 of FROZEN tensors.
+    `script_tensors` says which tensors the script claims. Without `hashes`, zeros stand for the SHA-256 of FROZEN
+    tensors.
     """
     owners = _owners(model)
     for name, tensor in _named_tensors(model):
-        _refuse_unready(name, tensor)
-    names = _names(model, owners)
+        if not script_tensors.are_local((name,)):
+            _refuse_unready(name, tensor)
+    names = _names(model, owners, script_tensors)
+    script_tensors.check({name for names_of_one in names.values() for name in names_of_one})
     tensors = []
     for identity, (name, *aliases) in names.items():
         tensor = owners[identity][0]
         kind = _kind(tensor, owners[identity][1])
+        is_local, is_sent = script_tensors.are_local((name, *aliases)), script_tensors.are_sent((name, *aliases))
+        if is_local or is_sent:
+            _refuse_trained(name, kind, "keep_local" if is_local else "send_frozen")
+        if is_local:
+            continue
+        if is_sent:
+            kind = TensorKind.BUFFER
         element_type = _element_type(name, tensor, kind)
         is_embedding = any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module, _ in owners[identity][1])
         digest = b""
@@ -54,7 +110,7 @@ def inspect_model(model: nn.Module, *, hashes: bool = True) -> tuple[Layout, tup
             digest = _sha256(tensor) if hashes else bytes(SHA256_BYTES)
         spec = TensorSpec(name, tuple(tensor.shape), element_type, kind, tuple(aliases), is_embedding, digest)
         tensors.append(ModelTensor(spec, tensor, tuple(owners[identity][1])))
-    _refuse_together(model, tensors)
+    _refuse_together(model, tensors, script_tensors)
     refuse_non_finite(one for one in tensors if one.spec.kind is TensorKind.BUFFER)
     tensors.sort(key=_position)
     try:
@@ -93,9 +149,13 @@ def _owners(model: nn.Module) -> dict[int, tuple[Tensor, list[tuple[nn.Module, s
     return found
 
 
-def _names(model: nn.Module, owners: dict[int, tuple[Tensor, list[tuple[nn.Module, str]]]]) -> dict[int, list[str]]:
+def _names(
+    model: nn.Module, owners: dict[int, tuple[Tensor, list[tuple[nn.Module, str]]]], script_tensors: ScriptTensors
+) -> dict[int, list[str]]:
     names: dict[int, list[str]] = {}
     for name, value in model.state_dict(keep_vars=True).items():
+        if id(value) not in owners and script_tensors.are_local((name,)):
+            continue  # for example the extra state of a module that stays in this worker
         if not isinstance(value, Tensor):
             raise UnsupportedModelError(
                 f"{name}: the state_dict holds a {type(value).__name__} here (extra state, or quantised weights), "
@@ -111,7 +171,7 @@ def _names(model: nn.Module, owners: dict[int, tuple[Tensor, list[tuple[nn.Modul
             )
         names.setdefault(id(value), []).append(name)
     for name, tensor in model.named_parameters():
-        if id(tensor) not in names:
+        if id(tensor) not in names and not script_tensors.are_local((name,)):
             raise UnsupportedModelError(
                 f"{name}: is a parameter but not in the state_dict, so no checkpoint could hold it; "
                 "remove the hook or override that leaves it out"
@@ -133,6 +193,14 @@ def _kind(tensor: Tensor, owners: list[tuple[nn.Module, str]]) -> TensorKind:
     if isinstance(tensor, nn.Parameter):
         return TensorKind.PARAMETER if tensor.requires_grad else TensorKind.FROZEN
     return TensorKind.BUFFER if owners else TensorKind.FROZEN
+
+
+def _refuse_trained(name: str, kind: TensorKind, argument: str) -> None:
+    if kind is TensorKind.PARAMETER:
+        raise UnsupportedModelError(
+            f"{name}: {argument} is for tensors that do not train, and this one has requires_grad=True: call "
+            "requires_grad_(False) on it before ParameterServer(...), or leave it out"
+        )
 
 
 def _sha256(tensor: Tensor) -> bytes:
@@ -182,7 +250,7 @@ def _element_type(name: str, tensor: Tensor, kind: TensorKind) -> ElementType:
         ) from None
 
 
-def _refuse_together(model: nn.Module, tensors: list[ModelTensor]) -> None:
+def _refuse_together(model: nn.Module, tensors: list[ModelTensor], script_tensors: ScriptTensors) -> None:
     if not any(one.spec.kind is TensorKind.PARAMETER for one in tensors):
         raise UnsupportedModelError(
             f"{type(model).__name__}: has no parameter with requires_grad=True, so there is nothing to train"
@@ -200,6 +268,7 @@ def _refuse_together(model: nn.Module, tensors: list[ModelTensor]) -> None:
                 f"{one.spec.name}: several of its elements share memory (an expanded tensor); use .contiguous()"
             )
     frozen = {id(one.tensor) for one in tensors if one.spec.kind is TensorKind.FROZEN}
+    frozen |= {id(tensor) for name, tensor in _named_tensors(model) if script_tensors.are_local((name,))}
     ranges = sorted(
         (tensor.data_ptr(), tensor.data_ptr() + _extent(tensor) * tensor.element_size(), id(tensor), name)
         for name, tensor in _named_tensors(model)

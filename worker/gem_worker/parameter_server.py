@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
@@ -33,11 +33,12 @@ from gem_worker.client.engine import default_worker_name
 from gem_worker.client.settings import WIRE_VARIABLES
 from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, DivergedError, UnsupportedModelError
 from gem_worker.flat_model import FlatModel
+from gem_worker.frozen_watch import FrozenWatch, warn_of_own_values
 from gem_worker.gradient_transform import GradientTransform, TransformState
 from gem_worker.local_optimizer import Every, LocalOptimizer
 from gem_worker.local_steps import LocalState, LocalSteps
 from gem_worker.loss_scaler import LossScaler
-from gem_worker.model_tensors import inspect_model
+from gem_worker.model_tensors import ScriptTensors, inspect_model
 from gem_worker.optimizer_watch import OptimizerWatch
 from gem_worker.settings import WireName
 from gem_worker.termination import COMMIT_SECONDS, TerminatedError, termination
@@ -117,6 +118,9 @@ class ParameterServer:
             Default: GEMPS_DELTA_WIRE, or "float32".
         parameter_wire: likewise; "int4" and "sparse" are differences. Default: GEMPS_PARAMETER_WIRE, or "float32".
         overlap: compute during the exchange; not with `optimizer` or local steps.
+        keep_local: tensors that do not train and that the script changes itself, such as a target network: they stay
+            in this worker. Names as in `model.state_dict()`, or names of modules, or either with wildcards (fnmatch).
+        send_frozen: likewise, but these travel with each commit as BUFFERs do: the run has the newest worker's values.
         on_join: called before parameters become views; may move or initialise the model.
         device: for the status.
         on_event: for connection changes; with overlap on another thread.
@@ -138,6 +142,8 @@ class ParameterServer:
         delta_wire: WireName | None = None,
         parameter_wire: WireName | None = None,
         overlap: bool = False,
+        keep_local: Sequence[str] = (),
+        send_frozen: Sequence[str] = (),
         on_join: Callable[[Membership], None] | None = None,
         device: str | None = None,
         on_event: Callable[[ClientEvent], None] | None = None,
@@ -167,8 +173,9 @@ class ParameterServer:
         client_settings = client_settings or ClientSettings.from_environment()
         self._on_join = on_join
         self._adapter = b""
+        self._script_tensors = ScriptTensors(_names("keep_local", keep_local), _names("send_frozen", send_frozen))
         # Frozen tensors may still change: join() hashes them.
-        layout, tensors = inspect_model(model, hashes=False)
+        layout, tensors = inspect_model(model, self._script_tensors, hashes=False)
         self._client = Client(
             address,
             worker_name=name or os.environ.get("GEMPS_WORKER_NAME") or default_worker_name(),
@@ -187,6 +194,7 @@ class ParameterServer:
         self._joined: tuple[FlatModel, Transfer, LossScaler] | None = None
         self._courier: Courier | None = None
         self._optimizer_watch: OptimizerWatch | None = None
+        self._frozen_watch = FrozenWatch(())
         self._local: LocalSteps
         self._local_state: LocalState
         self._transform: GradientTransform
@@ -204,16 +212,18 @@ class ParameterServer:
     def join(self) -> None:
         """Join the run; waits for the server."""
         try:
-            inspected = inspect_model(self.model)
+            inspected = inspect_model(self.model, self._script_tensors)
             layout = inspected[0]
             with termination.held(0.0, self._client.give_up):
                 membership = self._client.join(layout)
             if self._on_join is not None:
                 self._on_join(membership)
-                inspected = inspect_model(self.model)
+                inspected = inspect_model(self.model, self._script_tensors)
                 difference = layout.first_difference(inspected[0])
                 if difference is not None:
                     raise UnsupportedModelError(f"the model's layout changed while it joined: {difference}")
+            warn_of_own_values(layout, self._client.layout)
+            self._frozen_watch = FrozenWatch(inspected[1])
             self._adapter = describe_adapter(self.model, inspected[1])
             flat = FlatModel(self.model, inspected)
             if self._wants_overlap and not membership.overlap:
@@ -263,6 +273,7 @@ class ParameterServer:
     def _step(self, loss: Tensor | float | None, samples: int, scaler: object) -> StepReport:
         flat, _, scaling = self._require_joined()
         self._check_running()
+        self._frozen_watch.step()
         if self._optimizer is not None:
             if self._optimizer.step(scaler):
                 return self.exchange(loss, samples)
@@ -586,6 +597,7 @@ class ParameterServer:
         return termination.held(0.0 if is_waiting else COMMIT_SECONDS, self._client.give_up)
 
     def _end(self, reason: str, error: BaseException | None) -> None:
+        self._frozen_watch.look()
         if self._optimizer_watch is not None:
             self._optimizer_watch.close()
         if self._optimizer is not None:
@@ -642,6 +654,12 @@ def _offer(argument: str, name: WireName | None) -> tuple[WireType, ...]:
     if chosen not in WIRE_TYPES:
         raise ValueError(f"{source}={chosen!r} is no wire type here; use one of {', '.join(WIRE_TYPES)}")
     return tuple(dict.fromkeys((WIRE_TYPES[chosen], WireType.FLOAT32)))
+
+
+def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f'{argument} is a list of names: {argument}=["target"]')
+    return tuple(names)
 
 
 def _reason(error: BaseException | None) -> str:

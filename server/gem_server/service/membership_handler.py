@@ -133,6 +133,10 @@ class MembershipHandler:
             lane_port=self._ports.lane,
             port=self._ports.ordinary,
             shards=self._addresses(),
+            frozen=(
+                session_pb2.FrozenDigest(tensor=index, sha256=join_info.layout.whole.tensors[index].sha256)
+                for index in join_info.own_frozen
+            ),
         )
 
     async def _heartbeat(self, raw: bytes, call_session: CallSession) -> session_pb2.HeartbeatResponse:

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
@@ -71,6 +71,8 @@ class JoinInfo:
     overlap: bool = False
     host_name: str = ""
     engine: str = ""
+    # FROZEN tensors of the run's layout, by index, whose values this worker has changed.
+    own_frozen: tuple[int, ...] = ()
 
     @property
     def takes_differences(self) -> bool:
@@ -192,7 +194,7 @@ class Sessions:
 
         Ends another session of this worker; its id cannot join again. Raises RefusedError, without changes.
         """
-        self._check_layout(join_info.layout)
+        join_info = self._with_layout_of_run(join_info)
         same = self._live.get(join_info.session_id)
         if same is not None:
             self._check_same_worker(same, join_info)
@@ -325,6 +327,21 @@ class Sessions:
         for listener in self.on_join:
             listener(session)
         return session
+
+    def _with_layout_of_run(self, join_info: JoinInfo) -> JoinInfo:
+        """Give a worker that returns the run's layout, although it changed FROZEN tensors since.
+
+        A script may change them (a target network, a teacher) and begin again from its own checkpoint. Raises
+        LAYOUT_MISMATCH for any other difference, and for a worker that has not committed in this run.
+        """
+        bound, worker = self.bound_layout(), self.workers.get(join_info.worker_name)
+        differs = bound is not None and bound.digest != join_info.layout.digest
+        if bound is not None and differs and worker is not None and worker.commits:
+            changed = bound.whole.frozen_differences(join_info.layout.whole)
+            if changed:
+                return replace(join_info, layout=bound, own_frozen=changed)
+        self._check_layout(join_info.layout)
+        return join_info
 
     def _check_layout(self, layout: Layout) -> None:
         bound = self.bound_layout()

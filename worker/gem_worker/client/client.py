@@ -125,6 +125,11 @@ class Client:
         return self._session.membership
 
     @property
+    def layout(self) -> Layout:
+        """The whole model's layout. After join() FROZEN tensors have the SHA-256 of the run's values."""
+        return self._session.whole_layout
+
+    @property
     def next_eta(self) -> float:
         """Learning rate for the next commit."""
         return self._session.next_eta

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, TypeVar
 
@@ -10,6 +10,7 @@ import grpc
 from gemps.limits import MESSAGE_BYTES
 from gemps.v1 import session_pb2
 
+from gem_core.errors import LayoutError
 from gem_core.layout import Layout
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
 from gem_core.registry import Direction
@@ -188,6 +189,8 @@ class ClientSession:
         self._check(membership)
         if self._membership is None or membership.incarnation != self._membership.incarnation:
             self.lost()
+        if response.frozen:
+            self._use_frozen(response.frozen)
         self._membership = membership
         self._is_member = True
         if not self.shard.is_secondary:
@@ -205,6 +208,14 @@ class ClientSession:
         self._calls.use_lane(self.session_id, response)
         self._share(response.shared_memory_socket)
         return membership
+
+    def _use_frozen(self, frozen: Iterable[session_pb2.FrozenDigest]) -> None:
+        """Name the run's values of FROZEN tensors in the layout, although this worker keeps its own."""
+        try:
+            layout = self.whole_layout.with_frozen({one.tensor: one.sha256 for one in frozen})
+        except LayoutError as error:
+            raise ServerMisbehavedError(f"the server's answer to Join does not fit this model: {error}") from None
+        self.replace_layout(layout)
 
     def _prepare_differences(self, wire_type: WireType) -> None:
         if wire_type in COARSE and (self.differences is None or self.differences.payload.layout is not self.layout):

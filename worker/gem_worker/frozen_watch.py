@@ -1,0 +1,111 @@
+"""Warns of frozen tensors that a script changes, such as a target network or an EMA teacher.
+
+The service compares frozen tensors when a worker joins, and never sends them. A script may change them all the same:
+then each worker has its own value, and nothing else would say so.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gem_core.layout import Layout, TensorKind
+from gem_worker.model_tensors import ModelTensor
+
+_log = logging.getLogger(__name__)
+
+# Steps between two looks at the tensors, so that a look costs nothing in the mean.
+_INTERVAL = 16
+_SHOWN = 3
+_WAYS_OUT = (
+    "pass keep_local=[{module!r}] to ParameterServer, so that each worker keeps its own values, or "
+    "send_frozen=[{module!r}], so that the values of the newest commit reach all workers and the run's files"
+)
+
+
+class FrozenWatch:
+    """Looks at the FROZEN ones of `tensors` at every 16th step and at the end; warns once when a script changed one.
+
+    An assignment to `.data` and an operation in place are noticed at the next look. What writes through `.data` in
+    place leaves no trace in PyTorch: one element of one tensor is compared at each look, so this is noticed after as
+    many looks as there are frozen tensors, or sooner.
+    """
+
+    def __init__(self, tensors: Sequence[ModelTensor]) -> None:
+        self._frozen = [one for one in tensors if one.spec.kind is TensorKind.FROZEN]
+        self._traces = [_trace(one.tensor) for one in self._frozen]
+        # As text, so that a NaN equals itself.
+        self._elements = [_middle_element(one.tensor) for one in self._frozen]
+        self._steps = 0
+
+    def step(self) -> None:
+        """Count a step of the script; look at the tensors if it is time."""
+        if not self._frozen:
+            return
+        self._steps += 1
+        if self._steps % _INTERVAL == 0:
+            self.look()
+
+    def look(self) -> None:
+        """Compare all tensors' traces, and an element of one tensor, with those of the start."""
+        if not self._frozen:
+            return
+        changed = [
+            one.spec.name
+            for one, before in zip(self._frozen, self._traces, strict=True)
+            if _trace(one.tensor) != before
+        ]
+        number = self._steps // _INTERVAL % len(self._frozen)
+        one = self._frozen[number]
+        if one.spec.name not in changed and _middle_element(one.tensor) != self._elements[number]:
+            changed.append(one.spec.name)
+        if changed:
+            self._warn(changed)
+
+    def _warn(self, names: list[str]) -> None:
+        self._frozen = []
+        _log.warning(
+            "the script changed frozen tensors after joining: %s. Frozen tensors are not sent, so each worker has its "
+            "own values, and a worker that joins later begins with those that it loads. If this is meant, %s",
+            _listed(names),
+            _WAYS_OUT.format(module=_module_of(names[0])),
+        )
+
+
+def warn_of_own_values(own: Layout, run: Layout) -> None:
+    """Warn once of FROZEN tensors whose values in this worker (`own`) are not those that the run began with (`run`).
+
+    The server lets only a worker join with such values that has committed in this run before.
+    """
+    names = [ours.name for ours, runs in zip(own.tensors, run.tensors, strict=True) if ours.sha256 != runs.sha256]
+    if names:
+        _log.warning(
+            "frozen tensors have other values than the run began with: %s. This worker was in the run before, so it "
+            "keeps its own values. If this is meant, %s",
+            _listed(names),
+            _WAYS_OUT.format(module=_module_of(names[0])),
+        )
+
+
+def _trace(tensor: Tensor) -> tuple[int, int]:
+    """What changes with an assignment to `.data`, and with an operation in place."""
+    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
+
+
+@torch.no_grad()
+def _middle_element(tensor: Tensor) -> str:
+    """The element in the middle, as text; empty for a tensor without elements."""
+    if not tensor.numel():
+        return ""
+    return str(tensor.detach()[tuple(size // 2 for size in tensor.shape)].item())
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _module_of(name: str) -> str:
+    """The outermost module that holds the tensor, or the tensor itself if the model does."""
+    return name.partition(".")[0]
