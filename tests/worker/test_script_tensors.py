@@ -212,15 +212,15 @@ def test_script_that_changes_frozen_tensors_is_warned_once(
     watch = FrozenWatch(inspect_model(model)[1])
     for _ in range(100):
         model(torch.randn(8, 3, 4, 4)).backward()
-        watch.step()
+        watch.count_step()
     assert not caplog.messages
     with torch.no_grad():
         for encoder in model.encoder.parameters():
             encoder.mul_(1.5)
         change(model)
     for _ in range(200):
-        watch.step()
-    watch.look()
+        watch.count_step()
+    watch.compare()
     (warning,) = caplog.messages
     assert "the script changed frozen tensors after joining: teacher." in warning
     assert "send_frozen=['teacher']" in warning
@@ -233,5 +233,5 @@ def test_frozen_tensors_made_for_inference_and_empty_ones_are_watched(caplog: py
         model.none = nn.Parameter(torch.zeros(0, 3), requires_grad=False)
     watch = FrozenWatch(inspect_model(model)[1])
     for _ in range(64):
-        watch.step()
+        watch.count_step()
     assert not caplog.messages

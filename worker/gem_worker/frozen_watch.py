@@ -39,15 +39,15 @@ class FrozenWatch:
         self._elements = [_middle_element(one.tensor) for one in self._frozen]
         self._steps = 0
 
-    def step(self) -> None:
+    def count_step(self) -> None:
         """Count a step of the script; look at the tensors if it is time."""
         if not self._frozen:
             return
         self._steps += 1
         if self._steps % _INTERVAL == 0:
-            self.look()
+            self.compare()
 
-    def look(self) -> None:
+    def compare(self) -> None:
         """Compare all tensors' traces, and an element of one tensor, with those of the start."""
         if not self._frozen:
             return

@@ -43,7 +43,7 @@ class ScriptTensors:
     keep_local: tuple[str, ...] = ()
     send_frozen: tuple[str, ...] = ()
 
-    def check(self, names: Collection[str]) -> None:
+    def refuse_unknown(self, names: Collection[str]) -> None:
         """Raise UnsupportedModelError for a pattern that matches none of `names`."""
         for argument, patterns in (("keep_local", self.keep_local), ("send_frozen", self.send_frozen)):
             for pattern in patterns:
@@ -91,7 +91,7 @@ def inspect_model(
         if not script_tensors.are_local((name,)):
             _refuse_unready(name, tensor)
     names = _names(model, owners, script_tensors)
-    script_tensors.check({name for names_of_one in names.values() for name in names_of_one})
+    script_tensors.refuse_unknown({name for names_of_one in names.values() for name in names_of_one})
     tensors = []
     for identity, (name, *aliases) in names.items():
         tensor = owners[identity][0]

@@ -273,7 +273,7 @@ class ParameterServer:
     def _step(self, loss: Tensor | float | None, samples: int, scaler: object) -> StepReport:
         flat, _, scaling = self._require_joined()
         self._check_running()
-        self._frozen_watch.step()
+        self._frozen_watch.count_step()
         if self._optimizer is not None:
             if self._optimizer.step(scaler):
                 return self.exchange(loss, samples)
@@ -597,7 +597,7 @@ class ParameterServer:
         return termination.held(0.0 if is_waiting else COMMIT_SECONDS, self._client.give_up)
 
     def _end(self, reason: str, error: BaseException | None) -> None:
-        self._frozen_watch.look()
+        self._frozen_watch.compare()
         if self._optimizer_watch is not None:
             self._optimizer_watch.close()
         if self._optimizer is not None:
