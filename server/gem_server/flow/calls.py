@@ -4,6 +4,22 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from gem_server.errors import Reason, RefusedError
+
+
+class TornUploadError(RefusedError):
+    """The stream of a call ended before the footer of its upload.
+
+    grpc.aio (1.85.1) reports a broken connection, a cancelled call and a half-closed stream alike, as the end of the
+    stream. So this error says nothing about the upload itself: it ends one attempt, and the same upload may already
+    arrive through another call. Only a caller that half-closed its stream can still receive the refusal.
+    """
+
+    def __init__(self, upload: str) -> None:
+        super().__init__(
+            Reason.OUT_OF_ORDER, f"the stream ended without {upload}'s footer, and nothing changed: send it again"
+        )
+
 
 class Call:
     """A running call. Create it in its task; end it from its event loop."""
@@ -16,6 +32,11 @@ class Call:
         self._reason: Exception | None = None
         self._over = False
         self.streaming = 0  # open readers
+
+    @property
+    def reason(self) -> Exception | None:
+        """Why the server ends this call. None while it does not, so for a cancellation by the caller."""
+        return self._reason
 
     def end(self, reason: Exception) -> None:
         """Raise `reason` in the call's task, unless over or ending."""

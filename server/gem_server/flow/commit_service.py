@@ -31,6 +31,10 @@ from gem_server.state.sessions import Session, Sessions
 from gem_server.version import Handle, Version
 
 
+# Another shard has refused its piece by then, and can receive it again.
+RETRY_SECONDS = 0.1
+
+
 class Header(NamedTuple):
     """Header of a commit.
 
@@ -101,10 +105,22 @@ class CommitService:
         return True
 
     async def answer_repeat(self, session: Session, call: Call, header: Header) -> Applied:
-        """A repeated commit's stored verdict. Raises RefusedError if it differs."""
+        """Return a repeated commit's stored verdict.
+
+        Raises:
+            RefusedError: STALLED if the piece of an older stream, which waited for other shards, was given up
+                meanwhile; SEQUENCE_REUSED if the repeat differs from what was applied.
+        """
         queued = session.queued_commit
         if queued is not None and header.sequence == session.queued_sequence:
             await asyncio.wait([queued.when_applied()])  # completed by an older stream
+            session.check_alive()
+            if header.sequence > session.entry.last_applied:
+                raise RefusedError(
+                    Reason.STALLED,
+                    f"another shard refused sequence {header.sequence} meanwhile, so it was not applied: send it again",
+                    retry_after=RETRY_SECONDS,
+                )
         return await self._repeat(session, call, header)
 
     async def stage(self, session: Session, call: Call, header: Header) -> "StagedCommit":

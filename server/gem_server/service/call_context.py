@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from grpc.aio import ServicerContext
 
 from gem_server.errors import Fault, Reason, RefusedError
-from gem_server.flow.calls import Call
+from gem_server.flow.calls import Call, TornUploadError
 from gem_server.security.access import Access
 from gem_server.service.auth_interceptor import authorization
 from gem_server.service.first_message import FirstMessages
@@ -22,6 +22,9 @@ from gem_server.state.sessions import Session, Sessions
 
 Outcome = TypeVar("Outcome")
 Context: TypeAlias = ServicerContext[bytes, bytes]
+
+# What reads and writes of a call raise once its caller has disconnected, or the server has ended it.
+DISCONNECTED = (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError, grpc.aio.InternalError)
 
 # These reveal applied commits: send once durable.
 _TELLING = (Reason.SEQUENCE_GAP, Reason.SEQUENCE_REUSED, Reason.STALE_BASE, Reason.RUN_FINISHED)
@@ -166,8 +169,10 @@ class CallContexts:
             async with call.ending():
                 yield call, call_session
             call_session.answered()
-        except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError, grpc.aio.InternalError):
-            raise  # disconnected
+        except DISCONNECTED:
+            raise
+        except TornUploadError as torn:
+            refusal = torn  # in most cases nobody is left to receive it
         except Exception as error:
             refusal = as_refusal(error)
             if refusal.reason is Reason.INTERNAL:
@@ -177,7 +182,7 @@ class CallContexts:
                 self.refusals.log(name, f"worker {name} was refused: {refusal.message}")
         finally:
             self._running.discard(call)
-            call_session.close(refused=refusal is not None)
+            call_session.close(refused=refusal is not None and not isinstance(refusal, TornUploadError))
         if refusal is not None:
             if refusal.reason in _TELLING:
                 try:

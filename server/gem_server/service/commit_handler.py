@@ -11,12 +11,12 @@ from gemps.v1 import commit_pb2
 from gem_core import WireType
 from gem_core.chunking import Assembler
 from gem_server.errors import Reason, RefusedError
-from gem_server.flow.calls import Call
+from gem_server.flow.calls import Call, TornUploadError
 from gem_server.flow.commit_service import CommitService, Footer, Header, StagedCommit
 from gem_server.flow.reader import superseded_by_newer_call
 from gem_server.flow.requests import Applied
 from gem_server.service import messages
-from gem_server.service.call_context import CallContexts, CallSession, Context
+from gem_server.service.call_context import DISCONNECTED, CallContexts, CallSession, Context
 from gem_server.service.grpc_transport import GrpcTransport
 from gem_server.service.lane_connection import LaneConnection
 from gem_server.service.reply_stream import PayloadWriter, ReplyStream
@@ -101,12 +101,10 @@ class CommitHandler:
                     self._commit_service.admit(session, header)
                 with await self._commit_service.stage(session, call, header) as staged:
                     applied = await self._receive(transport, staged, offset, data, footer)
-            except Exception as error:
-                self._commit_service.refused(session, header, as_refusal(error))
-                raise
-            except asyncio.CancelledError:
+            except (Exception, asyncio.CancelledError) as error:
+                # A newer call of the session may be sending the same commit; the end of this one must not end that.
                 if session.commit_call is call:
-                    self._commit_service.refused(session, header, _lost_call())
+                    self._commit_service.refused(session, header, _for_other_shards(call.reason or error))
                 raise
         await self._reply(transport, session, header, applied)
 
@@ -162,10 +160,17 @@ class CommitHandler:
             telemetry.bytes_received += header.byte_count
 
 
-def _lost_call() -> RefusedError:
-    return RefusedError(
-        Reason.STALLED, "another shard lost this worker's call: send the commit again", retry_after=RETRY_SECONDS
-    )
+def _for_other_shards(error: BaseException) -> RefusedError:
+    """Return what the other shards refuse their pieces of a commit with, after an attempt ended here with `error`.
+
+    A lost call says nothing about the commit, so the other shards ask for it again. Anything else is the refusal of the
+    commit, which all shards give: otherwise they would wait for a piece that does not come.
+    """
+    if isinstance(error, (TornUploadError, *DISCONNECTED)):
+        return RefusedError(
+            Reason.STALLED, "another shard lost this worker's call: send the commit again", retry_after=RETRY_SECONDS
+        )
+    return as_refusal(error)
 
 
 def _supersede_older_call(session: Session, call: Call) -> None:

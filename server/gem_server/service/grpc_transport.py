@@ -8,6 +8,7 @@ from grpc.aio import ServicerContext
 
 from gem_core.chunking import Assembler
 from gem_server.errors import Reason, RefusedError
+from gem_server.flow.calls import TornUploadError
 from gem_server.flow.commit_service import Footer
 from gem_server.service import messages
 from gem_server.state.sessions import TransportKind
@@ -35,10 +36,7 @@ class GrpcTransport:
             footer = process_message(sink, *received)
             if footer is not None:
                 return footer
-        raise RefusedError(
-            Reason.OUT_OF_ORDER,
-            "the stream ended without the commit's footer, and nothing was applied: send it again",
-        )
+        raise TornUploadError("the commit")
 
     async def write(self, head: bytes, data: Buffer, *, last: bool) -> None:
         """See PayloadWriter."""

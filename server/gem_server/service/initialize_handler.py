@@ -7,7 +7,7 @@ from gemps.limits import ADAPTER_BYTES, FIELDS_BYTES
 from gemps.v1 import parameters_pb2
 
 from gem_server.errors import Reason, RefusedError
-from gem_server.flow.calls import Call
+from gem_server.flow.calls import Call, TornUploadError
 from gem_server.flow.initialize_service import AlreadyInitializedError, InitializeService
 from gem_server.service import messages
 from gem_server.service.call_context import CallContexts, CallSession, Context
@@ -64,8 +64,6 @@ class InitializeHandler:
 
 def _split_message(raw: Any) -> tuple[parameters_pb2.InitializeRequest, int, Buffer | None]:
     if not isinstance(raw, bytes):  # grpc.aio.EOF
-        raise RefusedError(
-            Reason.OUT_OF_ORDER, "the stream ended without a footer, and nothing was taken: send it again"
-        )
+        raise TornUploadError("the upload")
     limit = FIELDS_BYTES + ADAPTER_BYTES
     return split_message(parameters_pb2.InitializeRequest, raw, INITIALIZE_REQUEST_CHUNK, limit)
