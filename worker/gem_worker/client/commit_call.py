@@ -1,5 +1,6 @@
 """A Commit call: interface and gRPC implementation."""
 
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
@@ -97,31 +98,47 @@ class GrpcCall:
         """See CommitCall."""
         with interrupts_wait():
             self._call.cancel()
-            self._feed.end()
+            self._feed.close()
 
 
 class RequestFeed:
-    """Request iterator for gRPC's sender thread."""
+    """Request iterator for gRPC's sender thread.
+
+    Messages are made in that thread, from memory that the next attempt, or the caller, uses again. A sender thread
+    outlives its call for as long as it takes to make a message, so `close` waits for that.
+    """
 
     def __init__(self) -> None:
         self._entries: SimpleQueue[Iterator[ChunkMessage] | None] = SimpleQueue()
         self._current: Iterator[ChunkMessage] = iter(())
+        self._making = threading.Lock()  # held while a message is made
+        self._is_closed = False
 
     def put(self, messages: Iterable[ChunkMessage]) -> None:
         """Append messages."""
         self._entries.put(iter(messages))
 
-    def end(self) -> None:
-        """Half-close the stream."""
+    def close(self) -> None:
+        """End the stream. No message is made once this returns, and none of those that wait is sent."""
+        with self._making:
+            self._is_closed = True
         self._entries.put(None)
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
-        while (message := next(self._current, None)) is None:
+        while (message := self._make()) is None:
             entry = self._entries.get()
             if entry is None:
                 raise StopIteration
             self._current = entry
-        return b"".join(message[:2])
+        return message
+
+    def _make(self) -> bytes | None:
+        """Return the next message of the current entry, None at its end. Raises StopIteration after `close`."""
+        with self._making:
+            if self._is_closed:
+                raise StopIteration
+            message = next(self._current, None)
+            return b"".join(message[:2]) if message is not None else None
