@@ -1,6 +1,7 @@
 """A TCP proxy that cuts connections after a chosen number of bytes, as a dying machine or a broken path does."""
 
 import contextlib
+import random
 import socket
 import struct
 import threading
@@ -15,12 +16,26 @@ _RESET = struct.pack("ii", 1, 0)
 class CuttingProxy:
     """Forwards to `port` on loopback. `cut_after` arms cuts; connections made after the last are sound again.
 
-    `on_cut` is called at each cut, before either side can know of it.
+    Args:
+        port: of the server, at 127.0.0.1.
+        on_cut: called at each cut that `cut_after` armed, before either side can know of it.
+        listen: host and port of the proxy itself; port 0 is a free one.
+
+    Attributes:
+        server_learns_after: seconds by which the server's side of a connection outlives the client's, as behind a
+            router that forgets a connection.
     """
 
-    def __init__(self, port: int, on_cut: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        port: int,
+        on_cut: Callable[[], None] = lambda: None,
+        *,
+        listen: tuple[str, int] = ("127.0.0.1", 0),
+    ) -> None:
         self._upstream = ("127.0.0.1", port)
-        self._on_cut = on_cut
+        self.on_cut = on_cut
+        self.server_learns_after = 0.0
         self._lock = threading.Lock()
         # In each direction: bytes until the next cut, and then until the one after it, ...
         self._left: dict[Direction, list[int]] = {"to_server": [], "to_client": []}
@@ -28,14 +43,20 @@ class CuttingProxy:
         self.cuts = 0
         self.connections = 0
         self.passed: dict[Direction, int] = {"to_server": 0, "to_client": 0}
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._listener = socket.create_server(listen)
+        self.address = f"{listen[0]}:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut_after(self, direction: Direction, *counts: int) -> None:
         """Cut when so many more bytes have gone in this direction, then again after so many; 0: before the next one."""
         with self._lock:
             self._left[direction] = list(counts)
+
+    def cut_one_of_all(self, choose: random.Random) -> None:
+        """Cut one connection now, if there is any."""
+        if pairs := sorted(self._pairs, key=id):
+            self.cuts += 1
+            self._cut(choose.choice(pairs))
 
     def disarm(self) -> None:
         with self._lock:
@@ -49,8 +70,9 @@ class CuttingProxy:
     def close(self) -> None:
         self.accept_no_more()
         self._listener.close()
+        self.server_learns_after = 0.0
         for pair in list(self._pairs):
-            self._reset(pair)
+            self._cut(pair)
 
     def _accept(self) -> None:
         while True:
@@ -83,9 +105,9 @@ class CuttingProxy:
                 sink.sendall(data[:allowed])
                 if allowed < len(data):
                     self.cuts += 1
-                    self._on_cut()
+                    self.on_cut()
                     break
-        self._reset(pair)
+        self._cut(pair)
 
     def _take(self, direction: Direction, count: int) -> int:
         """How many of so many bytes may pass; fewer means: cut now."""
@@ -98,10 +120,18 @@ class CuttingProxy:
                 return count
             return left.pop(0)
 
-    def _reset(self, pair: tuple[socket.socket, socket.socket]) -> None:
+    def _cut(self, pair: tuple[socket.socket, socket.socket]) -> None:
         self._pairs.discard(pair)
-        for one in pair:
-            with contextlib.suppress(OSError):
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+        client, server = pair
+        _reset(client)
+        if self.server_learns_after:
+            threading.Timer(self.server_learns_after, _reset, [server]).start()
+        else:
+            _reset(server)
+
+
+def _reset(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

@@ -40,6 +40,9 @@ SHARED = (
     "staging_buffers",
     "stall_timeout",
     "session_timeout",
+    "chunk_bytes",
+    "tls_cert",
+    "tls_key",
 )
 
 
@@ -65,13 +68,20 @@ class Group:
         return np.concatenate([server.parameters() for server in self.servers])
 
 
-def start(shards: int, folder: Path | None = None, *, sockets: Path | None = None, **settings: Any) -> Group:
+def start(
+    shards: int,
+    folder: Path | None = None,
+    *,
+    sockets: Path | None = None,
+    of_secondaries: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Group:
     """Start servers at once; settings of the primary by their names, data directories below `folder`.
 
-    `sockets`: folder for shared memory's.
+    `sockets`: folder for shared memory's. `of_secondaries`: settings that only they have.
     """
     address = f"127.0.0.1:{free_port()}"
-    shared = {name: settings[name] for name in SHARED if name in settings}
+    shared = {name: settings[name] for name in SHARED if name in settings} | (of_secondaries or {})
 
     def one(index: int) -> RealServer:
         own = {"primary": address, **shared} if index else {"bind": address, **settings}
@@ -105,10 +115,18 @@ def free_port() -> int:
 class Worker:
     """A worker whose deltas follow from its number and step."""
 
-    def __init__(self, address: str, number: int, layout: Layout = MODEL, **options: Any) -> None:
+    def __init__(
+        self,
+        address: str,
+        number: int,
+        layout: Layout = MODEL,
+        of_client: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
         self._random = np.random.default_rng(number)
         self._layout = layout
-        settings = ClientSettings(backoff_first=0.01, backoff_limit=0.05, connect_timeout=60.0)
+        values = {"backoff_first": 0.01, "backoff_limit": 0.05, "connect_timeout": 60.0} | (of_client or {})
+        settings = ClientSettings(**values)
         self.client = Client(address, worker_name=f"worker-{number}", layout=layout, settings=settings, **options)
         self.into = memoryview(bytearray(self.wire_bytes(WireType.FLOAT32)))
         self.steps = 0
