@@ -30,7 +30,6 @@ from gem_server.state.run import Run
 from gem_server.state.sessions import Session, Sessions
 from gem_server.version import Handle, Version
 
-
 # Another shard has refused its piece by then, and can receive it again.
 RETRY_SECONDS = 0.1
 

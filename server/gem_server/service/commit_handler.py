@@ -160,13 +160,13 @@ class CommitHandler:
             telemetry.bytes_received += header.byte_count
 
 
-def _for_other_shards(error: BaseException) -> RefusedError:
+def _for_other_shards(error: Exception | asyncio.CancelledError) -> RefusedError:
     """Return what the other shards refuse their pieces of a commit with, after an attempt ended here with `error`.
 
     A lost call says nothing about the commit, so the other shards ask for it again. Anything else is the refusal of the
     commit, which all shards give: otherwise they would wait for a piece that does not come.
     """
-    if isinstance(error, (TornUploadError, *DISCONNECTED)):
+    if isinstance(error, (TornUploadError, DISCONNECTED)):
         return RefusedError(
             Reason.STALLED, "another shard lost this worker's call: send the commit again", retry_after=RETRY_SECONDS
         )
