@@ -184,9 +184,10 @@ test-hostile: $(INSTALLED)
 test-kills: $(INSTALLED)
 	GEMPS_TEST_KILLS=$(MINUTES) GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/faults/test_worker_kills.py $(ARGS)
 
-# Shards that are killed 100 times under load, at each level of durability; workers, too.
+# Shards that are killed 100 times under load, at each level of durability; workers, too. Connections to one, two and three
+# shards that are cut at random, for a minute over each transport.
 test-shards: $(INSTALLED)
-	GEMPS_SHARD_KILLS=100 GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/shards/test_kills.py $(ARGS)
+	GEMPS_SHARD_KILLS=100 GEMPS_CUT_SECONDS=60 GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/shards/test_kills.py tests/shards/test_cuts.py $(ARGS)
 
 # Every pair of wire types on digits, with 30 workers and three seeds: final training loss against float32's.
 test-convergence: $(INSTALLED)

@@ -1,7 +1,7 @@
 """Connections between workers and shards are cut, at every step: each commit counts once, and no worker ends.
 
 Under rule downpour with deltas of 1 each element of theta is the number of commits, clock - 1.
-GEMPS_CUT_SECONDS: how long each training under random cuts takes.
+GEMPS_CUT_SECONDS: how long each training under random cuts takes (`make test-shards`: 60).
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gem_worker.client import ClientEvent, EventKind, channel
+from gem_worker.client import ClientEvent, ClientSettings, Observer, channel
 from numpy.typing import NDArray
 
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
@@ -56,12 +56,15 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         one.__exit__(None, None, None)
 
 
+def ignore(_: ClientEvent) -> None:
+    """Not to log a line for each cut."""
+
+
 class OnesWorker(Worker):
     """Its deltas are 1; it checks each reply."""
 
     def __init__(self, servers: BehindProxies, number: int = 0) -> None:
-        self.events: list[ClientEvent] = []
-        super().__init__(servers.address, number, MODEL, servers.of_client, on_event=self.events.append)
+        super().__init__(servers.address, number, MODEL, servers.of_client, on_event=ignore)
         self.applied = 0
         self.dropped = 0
         self.over_lane = 0
@@ -81,9 +84,6 @@ class OnesWorker(Worker):
 
     def check(self, clock: int) -> None:
         assert set(self.parameters.tolist()) == {clock - 1}
-
-    def kinds(self) -> set[EventKind]:
-        return {event.kind for event in self.events}
 
 
 def theta_of(servers: BehindProxies) -> set[float]:
@@ -172,6 +172,24 @@ def test_workers_whose_join_and_pull_are_cut_at_one_shard_train(serve: Callable[
     assert servers.cuts == 8
     assert theta_of(servers) == {4.0}
     first.client.close()
+
+
+def test_a_pull_without_a_session_that_is_cut_at_one_shard_is_repeated(
+    serve: Callable[[str, int], BehindProxies],
+) -> None:
+    servers = serve("gRPC", 2)
+    worker = OnesWorker(servers)
+    worker.begin()
+    worker.commit_ones()
+    with Observer(servers.address, wait=60.0, settings=ClientSettings(backoff_first=0.01)) as observer:
+        for proxy in servers.commits:
+            proxy.cut_after("to_client", piece_bytes(0, 2) // 2)
+            pulled = observer.pull()
+            assert pulled is not None
+            assert pulled.version.clock == 2
+            assert pulled.payload == ONES
+    assert servers.cuts == 2
+    worker.end()
 
 
 @pytest.mark.long
