@@ -52,10 +52,8 @@ def _options_shown(help_text: str) -> set[str]:
     ("command", "common", "rare"), [("train", "--workers", "--kappa"), ("serve", "--bind", "--lane-port")]
 )
 def test_help_shows_the_common_options_and_names_the_way_to_all(command: str, common: str, rare: str) -> None:
-    shown, every = (
-        _options_shown(gemps_here(command, option, env={"COLUMNS": "200"}).stdout)
-        for option in ("--help", "--help-all")
-    )
+    wide = {"COLUMNS": "200"}
+    shown, every = (_options_shown(gemps_here(command, one, env=wide).stdout) for one in ("--help", "--help-all"))
     assert {common, "--config", "--help", "--help-all"} <= shown
     assert len(shown) <= 18
     assert rare not in shown
