@@ -173,7 +173,7 @@ def _names(
         if id(value) not in owners:
             fix = (
                 "FullyShardedDataParallel gathers it from its shards, and each worker of a run holds the whole model: "
-                "pass the model without FSDP, or use several servers (docs/deploy.md) if only the server lacks memory"
+                "pass the model without FSDP"
                 if has_fsdp(model)
                 else "remove the state_dict hook that makes it"
             )
