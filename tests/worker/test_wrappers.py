@@ -9,7 +9,7 @@ import pytest
 import torch
 from gem_launch import RunFilesError
 from gem_worker import ParameterServer, UnsupportedModelError
-from gem_worker.model_tensors import inspect_model
+from gem_worker.model_tensors import ScriptTensors, inspect_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor, distributed, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
@@ -139,6 +139,18 @@ def test_a_module_that_is_also_registered_as_compiled_is_one_entry_with_an_alias
             self.fast = compiled(self.net)
 
     assert names(Both()) == [("net.weight", "fast.weight"), ("net.bias", "fast.bias")]
+
+
+def test_tensors_that_stay_local_are_named_as_in_the_plain_model() -> None:
+    class WithTeacher(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(2, 2)
+            self.teacher = compiled(nn.Linear(2, 2, device="meta")).requires_grad_(False)
+
+    local = ScriptTensors(keep_local=("teacher",))
+    for model in (WithTeacher(), compiled(WithTeacher())):
+        assert [one.spec.name for one in inspect_model(model, local)[1]] == ["net.weight", "net.bias"]
 
 
 def test_compiled_parallel_and_plain_workers_train_one_model(tmp_path: Path) -> None:
