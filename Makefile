@@ -72,6 +72,7 @@ proto-baseline:
 
 settings: $(INSTALLED)
 	$(BIN)/python docs/generate_settings.py
+	$(BIN)/python docs/generate_api.py
 	$(BIN)/python deploy/helm/generate_schema.py
 
 # What the dashboard has of others, anew from the npm registry: the versions of package.json, with the checksums of the lock.

@@ -30,13 +30,15 @@ from gem_cli.commands.work import work
 from gem_cli.environment import print_misspelt
 from gem_cli.errors import INTERRUPTED, CommandError
 from gem_cli.options import help_text
+from gem_cli.short_help import CommandWithShortHelp
 
 app = typer.Typer(
     name="gemps",
     help="A parameter server for asynchronous deep learning that stays stable as workers are added.\n\n"
     "[bold]gemps train[/bold] runs a server and four workers on this machine and shows how they learn. For more "
     "machines run [bold]gemps serve[/bold] on one and [bold]gemps work[/bold] on the others. gemps COMMAND --help "
-    "explains every option; each can also be set by its environment variable, or in a TOML file (--config).",
+    "explains the most common options of a command, and gemps COMMAND --help-all every option. Each option can also be "
+    "set by its environment variable, or in a TOML file (--config).",
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     no_args_is_help=True,
@@ -71,7 +73,7 @@ for command in (
     train, serve, work, evaluate, sample, status, top, checkpoint, finish, merge, split, report, replay, simulate,
     reproduce, export_task, certs, doctor, version,
 ):  # fmt: skip
-    app.command(help=help_text(command))(command)
+    app.command(help=help_text(command), cls=CommandWithShortHelp)(command)
 app.add_typer(launch_app)
 app.add_typer(conformance_app)
 

@@ -6,7 +6,7 @@ import inspect
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, UnionType
@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings
 from rich.markup import escape
 
 from gem_cli.errors import USAGE, CommandError
+from gem_cli.short_help import HELP_ALL, name_common_options
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 
@@ -123,16 +124,23 @@ def variable(settings: type[BaseSettings], name: str) -> str:
     return f"{settings.model_config.get('env_prefix', '')}{name}".upper()
 
 
-def with_options(*groups: OptionGroup, known: Sequence[type[BaseSettings]]) -> Callable[..., Callable[..., None]]:
+def with_options(
+    *groups: OptionGroup, known: Sequence[type[BaseSettings]], common: Collection[str] = ()
+) -> Callable[..., Callable[..., None]]:
     """Add options and `--config` to a command `f(given, ...)`.
 
-    `known` classes define the file's keys.
+    Args:
+        groups: settings that become options of the command.
+        known: settings classes whose fields are the keys of the file that `--config` names.
+        common: names of the parameters that `--help` shows; the command then has `--help-all`, which shows every
+            option. If empty, `--help` shows every option.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
         made = [_parameter(group, *named) for group in groups for named in group.fields()]
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *made, _CONFIG)]
+        helps = [_HELP_ALL] if common else []
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *made, _CONFIG, *helps)]
 
         @functools.wraps(command)
         def run(**arguments: Any) -> None:
@@ -144,6 +152,8 @@ def with_options(*groups: OptionGroup, known: Sequence[type[BaseSettings]]) -> C
 
         run.__dict__["__signature__"] = inspect.Signature(parameters)
         run.__annotations__ = {p.name: p.annotation for p in parameters}
+        if common:
+            name_common_options(run, common)
         return run
 
     return decorate
@@ -190,11 +200,13 @@ _CONFIG = inspect.Parameter(
             "--config",
             envvar="GEMPS_CONFIG",
             metavar="FILE",
-            help="TOML file with settings: keys are flags with underscores, as chunk_bytes = 65536. Environment "
-            "variables beat it, and flags beat those.",
+            help="TOML file with settings. Its keys are the names of the flags with underscores, for example "
+            "chunk_bytes = 65536. Environment variables take precedence over the file, and flags over both.",
         ),
     ],
 )
+
+_HELP_ALL = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HELP_ALL)
 
 _METAVARS: Mapping[Any, str] = {int: "<integer>", float: "<number>", Path: "<path>"}
 
@@ -231,7 +243,7 @@ def _read_toml(path: Path, settings: Sequence[type[BaseSettings]]) -> dict[str, 
     for key in values:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "`gemps train --help` lists the names of all settings"
+            hint = f"did you mean {near[0]!r}?" if near else "`gemps train --help-all` lists the names of all settings"
             raise CommandError(f"--config {path}: there is no setting {key!r}; {hint}", USAGE)
     return values
 

@@ -55,13 +55,24 @@ class LoadedRun:
         return table(self.intervals)
 
     def load_into(self, model: "nn.Module") -> None:
-        """Copy the parameters into the model; frozen tensors stay. Raises RunFilesError."""
+        """Copy the parameters and buffers into the model; its frozen tensors keep their values.
+
+        The model may be wrapped, or have wrapped submodules, as by `torch.compile` or `DataParallel`: the files have
+        the names of the plain model, which are found in the wrapped one, too.
+
+        Raises:
+            RunFilesError: the files hold another model. Nothing was copied.
+        """
         import torch
+        from gem_worker.wrappers import plain_names
 
         tensors = {name: torch.from_numpy(array) for name, array in self.parameters.items()}
-        held = model.state_dict()
-        needed = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-        needed |= {name for name, _ in model.named_buffers() if name in held}
+        state = model.state_dict(keep_vars=True)
+        plain = plain_names(model, state)
+        held = {plain[name]: tensor for name, tensor in state.items()}
+        trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+        buffers = {id(buffer) for buffer in model.buffers()}
+        needed = {name for name, tensor in held.items() if id(tensor) in trained | buffers}
         shared = tensors.keys() & held.keys()
         wrong = {
             "it lacks": needed - tensors.keys(),
@@ -71,7 +82,13 @@ class LoadedRun:
         if any(wrong.values()):
             details = "; ".join(f"{what}: {_few(names)}" for what, names in wrong.items() if names)
             raise RunFilesError(f"{self.path} holds another model than this {type(model).__name__}: {details}")
-        model.load_state_dict(tensors, strict=False)
+        named = {name: tensors[plain[name]] for name in state if plain[name] in tensors}
+        unexpected = model.load_state_dict(named, strict=False).unexpected_keys
+        if unexpected:
+            raise RunFilesError(
+                f"{self.path} was not loaded into this {type(model).__name__}, whose load_state_dict() does not know "
+                f"names of its own state_dict(): {_few(set(unexpected))}; load into the model that it wraps instead"
+            )
 
 
 def load(run: Path | str) -> LoadedRun:

@@ -53,14 +53,14 @@ class ServerSettings(BaseSettings):
 
     bind: str = Field(
         "127.0.0.1:50051",
-        description="Address and port to listen on; port 0 takes a free one. Beyond loopback it needs TLS "
-        "(--tls-cert), or --insecure, said knowingly.",
+        description="Address and port to listen on; port 0 takes a free one. Addresses beyond loopback require TLS "
+        "(--credentials or --tls-cert). To serve without TLS on a trusted network, pass --insecure.",
         json_schema_extra={"panel": "Network"},
     )
     insecure: bool = Field(
         False,
-        description="Allow to listen beyond loopback without TLS: others on the network path can read and change all "
-        "traffic, tokens included.",
+        description="Allow addresses beyond loopback without TLS. Anyone on the network path can then read and change "
+        "all traffic, tokens included.",
         json_schema_extra={"panel": "Network"},
     )
     lane_port: int | None = Field(
@@ -74,9 +74,9 @@ class ServerSettings(BaseSettings):
     )
     credentials: Path | None = Field(
         None,
-        description="Folder as `gemps certs` makes it for the server. Its files server.crt and server.key and, "
-        "where they are there, ca.crt and tokens stand for --tls-cert, --tls-key, --tls-client-ca and --tokens, as far "
-        "as those are not given.",
+        description="Folder that `gemps certs` made for the server. The server reads server.crt and server.key from "
+        "it, and ca.crt and tokens if they exist. Explicit --tls-cert, --tls-key, --tls-client-ca and --tokens take "
+        "precedence.",
         json_schema_extra={"panel": "Security"},
     )
     tls_cert: Path | None = Field(
@@ -118,9 +118,9 @@ class ServerSettings(BaseSettings):
     )
     dashboard: str = Field(
         "",
-        description="Address and port of a web page that shows the run live, for a browser; 8080 alone means "
-        "127.0.0.1:8080, and port 0 takes a free one. Read-only, without encryption and without tokens: beyond "
-        "loopback anyone who can connect sees it. It has /metrics, too. Empty: none.",
+        description="Address and port of a web page that shows the run live. A port alone, such as 8080, means "
+        "127.0.0.1:8080; port 0 takes a free one. The page is read-only and also serves /metrics. It has neither "
+        "encryption nor tokens: beyond loopback, anyone who can connect can read it. Empty: no page.",
         json_schema_extra={"panel": "Watching"},
     )
     dashboard_hosts: str = Field(
@@ -148,7 +148,7 @@ class ServerSettings(BaseSettings):
 
     rule: Annotated[str, AfterValidator(require_rule)] = Field(
         "gem",
-        description="Update rule: what the server makes of a worker's delta. Other packages may bring more of them.",
+        description="Update rule that the server applies to each delta. Plug-ins can add rules.",
         json_schema_extra={"panel": "Update rule", "choices": list(BUILT_IN)},
     )
     rule_settings: Annotated[str, BeforeValidator(settings_text)] = Field(
@@ -160,8 +160,8 @@ class ServerSettings(BaseSettings):
     )
     momentum: float = _of_gem(
         "momentum",
-        "mu of GEM's proxy: how much of a worker's moment stays from commit to commit. 0 with one worker is plain SGD. "
-        "This and the settings below are gem's: other rules refuse them.",
+        "GEM's momentum mu: the share of a worker's moment that remains from one commit to the next. With one worker, "
+        "0 is plain SGD. Only the rule gem accepts it, as well as --kappa, --pi-min, --pi-max and --epsilon.",
     )
     kappa: float = _of_gem(
         "kappa",
@@ -216,9 +216,10 @@ class ServerSettings(BaseSettings):
     )
     direction: Direction = Field(
         "gradient",
-        description="What workers make of what they commit: rms divides each element by the root of a running mean of "
-        "the worker's own squares, as Adam does; spectral orthogonalises matrices, as Muon does, and takes rms for the "
-        "rest. Eta is then the size of a step.",
+        description="Direction that workers compute from their gradients. gradient: the gradient itself. rms: each "
+        "element is divided by the root of a running mean of its squares, as in Adam. spectral: matrices are "
+        "orthogonalised, as in Muon, and rms is used for all other tensors. With rms and spectral, eta is the size of "
+        "a step.",
         json_schema_extra={"panel": "Update rule"},
     )
     clip_norm: float = Field(
@@ -234,7 +235,7 @@ class ServerSettings(BaseSettings):
         default_factory=default_eta,
         gt=0,
         allow_inf_nan=False,
-        description="Learning rate; with --precondition or --direction 0.001 by default.",
+        description="Learning rate. With --precondition or --direction, its default is 0.001.",
         json_schema_extra={"panel": "Learning rate"},
     )
     eta_schedule: Literal["constant", "step", "cosine"] = Field(
@@ -280,28 +281,28 @@ class ServerSettings(BaseSettings):
     steps: int = Field(
         0,
         ge=0,
-        description="Budget: applied commits a worker; 0: no such limit.",
+        description="Budget: number of applied commits of each worker. 0: no such limit.",
         json_schema_extra={"panel": "Budget"},
     )
     epochs: float = Field(
         0.0,
         ge=0,
         allow_inf_nan=False,
-        description="Budget: passes of each worker over its own data; 0: no such limit. Scripts give their length: "
-        "ParameterServer(..., steps_per_epoch=len(loader)).",
+        description="Budget: number of passes of each worker over its own data. 0: no such limit. A script says how "
+        "long a pass is: ParameterServer(..., steps_per_epoch=len(loader)).",
         json_schema_extra={"panel": "Budget"},
     )
     commits: int = Field(
         0,
         ge=0,
-        description="Budget: applied commits in all; 0: no such limit.",
+        description="Budget: number of applied commits of all workers together. 0: no such limit.",
         json_schema_extra={"panel": "Budget"},
     )
     exit_when_finished: bool = Field(
         False,
-        description="End the process, with a checkpoint and exit code 0, when the budget is spent and all workers have "
-        "left (or --exit-grace later). A finished run that is resumed first waits for its "
-        "workers, so that they can leave.",
+        description="End the process, with a checkpoint and exit code 0, once the budget is spent and all workers "
+        "have left, or --exit-grace seconds after the budget was spent. If a finished run is resumed, the server first "
+        "waits for its workers, so that they can leave.",
         json_schema_extra={"panel": "Budget"},
     )
     exit_grace: Seconds = Field(
@@ -403,7 +404,8 @@ class ServerSettings(BaseSettings):
     )
     resume: bool = Field(
         False,
-        description="Continue from the newest checkpoint in --data-dir, if there is one.",
+        description="Continue from the newest checkpoint in --data-dir, if one exists. With gemps train: in the "
+        "folder that --run-dir names.",
         json_schema_extra={"panel": "Durability"},
     )
 

@@ -160,7 +160,7 @@ def test_every_setting_says_its_meaning_and_can_be_given_on_the_command_line(set
         TrainSettings: "train",
         SimulationSettings: "simulate",
     }
-    help_text = gemps_here(commands[settings], "--help", env={"COLUMNS": "240"}).stdout
+    help_text = gemps_here(commands[settings], "--help-all", env={"COLUMNS": "240"}).stdout
     for name, field in settings.model_fields.items():
         assert field.description, f"{name} has no description"
         assert f"--{name.replace('_', '-')}" in help_text

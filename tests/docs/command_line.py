@@ -47,7 +47,8 @@ def objection(arguments: Sequence[str], variables: Mapping[str, str]) -> str:
         return "" if name in ("--version", "--help", "-h") else f"gemps has no option {name}"
     if name not in _COMMANDS.commands:
         return f"gemps has no command {name}"
-    if "--help" in rest or not (rest or variables):  # a command's name alone is what a text calls it by
+    # A command's name alone is what a text calls it by.
+    if {"--help", "--help-all"}.intersection(rest) or not (rest or variables):
         return ""
     command = _COMMANDS.commands[name]
     while parts := getattr(command, "commands", {}):  # gemps conformance list

@@ -304,6 +304,21 @@ def test_on_sigterm_the_last_steps_are_committed(during: str, server: ServerThre
 
 
 @pytest.mark.long
+def test_processes_that_load_data_start_while_the_worker_is_joined(server: ServerThread, tmp_path: Path) -> None:
+    """22 rows in batches of 4, three epochs: 18 steps, with two such processes for each epoch and each evaluation."""
+    script = (
+        "import sys; from pathlib import Path; from tests.integrations import test_transformers as t\n"
+        "loading = {'dataloader_num_workers': 2, 'eval_strategy': 'epoch'}\n"
+        "callback = t.GempsCallback(address=sys.argv[1], name='w', every=2)\n"
+        "t.a_trainer(Path(sys.argv[2]), callback, max_steps=-1, num_train_epochs=3, **loading).train()"
+    )
+    arguments = [sys.executable, "-c", script, server.address, str(tmp_path)]
+    subprocess.run(arguments, check=True, capture_output=True, timeout=300)
+    assert worker_status(server)["commits"] == 9
+    assert has_left(server)
+
+
+@pytest.mark.long
 def test_errors_of_the_connection_are_those_of_parameter_server(tmp_path: Path) -> None:
     nobody = {"address": "127.0.0.1:1", "client_settings": ClientSettings(connect_timeout=0.5)}
     with pytest.raises(ServerUnavailableError):

@@ -21,6 +21,8 @@ from gem_worker import (
     UnsupportedModelError,
     export_adapter,
 )
+from gem_worker.adapter import describe_adapter
+from gem_worker.model_tensors import inspect_model
 from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -110,6 +112,19 @@ def test_run_without_an_adapter_says_so(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="has no adapter"):
         export_adapter(tmp_path / "adapter", path=tmp_path / "latest")
     assert not (tmp_path / "adapter").exists()
+
+
+def test_adapter_of_compiled_blocks_has_the_names_of_the_plain_model() -> None:
+    plain, blocks = (
+        get_peft_model(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), LoraConfig(r=2, target_modules=["0"]))
+        for _ in range(2)
+    )
+    blocks.base_model.model[0] = torch.compile(blocks.base_model.model[0], backend="eager")
+    described = [
+        describe_adapter(one, inspect_model(one)[1]) for one in (plain, torch.compile(blocks, backend="eager"))
+    ]
+    assert described[0]
+    assert described[0] == described[1]
 
 
 def test_lora_on_50_million_frozen_parameters_sends_and_takes_only_its_own_size(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gem_core.layout import TensorKind
 from gem_worker.client import ADAPTER_BYTES
 from gem_worker.errors import TaskError
+from gem_worker.wrappers import plain_names
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -44,7 +45,8 @@ def describe_adapter(model: "nn.Module", tensors: Collection["ModelTensor"]) -> 
     own = peft.get_peft_model_state_dict(
         found, found.state_dict(keep_vars=True), adapter_name=adapter, save_embedding_layers=False
     )
-    names = {name: sent[id(tensor)] for name, tensor in own.items() if id(tensor) in sent}
+    plain = plain_names(found, own)
+    names = {plain[name]: sent[id(tensor)] for name, tensor in own.items() if id(tensor) in sent}
     targets = set(names.values())
     outside = [
         one.spec.name for one in tensors if one.spec.kind is TensorKind.PARAMETER and one.spec.name not in targets

@@ -1,7 +1,7 @@
 """Selects and orders a model's tensors for training.
 
-Names are those of `model.state_dict()`; tied weights are one entry with aliases. The order is part of the layout's
-digest:
+Names are those of `model.state_dict()` without the prefixes of wrappers such as `torch.compile` (wrappers.py); tied
+weights are one entry with aliases. The order is part of the layout's digest:
 
 1. PARAMETERs (`requires_grad`): float32, float64, float16, bfloat16, each in state_dict order.
 2. BUFFERs by descending element size, for alignment. Non-persistent ones stay local.
@@ -22,6 +22,7 @@ from torch.nn.parameter import is_lazy
 from gem_core.errors import LayoutError
 from gem_core.layout import SHA256_BYTES, ElementType, Layout, TensorKind, TensorSpec
 from gem_worker.errors import UnsupportedModelError
+from gem_worker.wrappers import has_fsdp, plain_names
 
 _PIECE_ELEMENTS = 1 << 22
 _ELEMENT_TYPES = {one.value: one for one in ElementType}
@@ -50,7 +51,7 @@ class ScriptTensors:
                 if not any(_matches(name, (pattern,)) for name in names):
                     raise UnsupportedModelError(
                         f"{argument}: no tensor of the model is called {pattern!r}, and no module: give names as in "
-                        "model.state_dict(), or the name of a module"
+                        "model.state_dict(), but without prefixes of wrappers, or the name of a module"
                     )
 
     def are_local(self, names: Iterable[str]) -> bool:
@@ -132,11 +133,14 @@ def refuse_non_finite(tensors: Iterable[ModelTensor]) -> None:
 
 
 def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    found: dict[str, Tensor] = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
         for tensors in (module._parameters, module._buffers):
             for key, tensor in tensors.items():
                 if tensor is not None:
-                    yield f"{prefix}.{key}" if prefix else key, tensor
+                    found[f"{prefix}.{key}" if prefix else key] = tensor
+    plain = plain_names(model, found)
+    return ((plain[name], tensor) for name, tensor in found.items())
 
 
 def _owners(model: nn.Module) -> dict[int, tuple[Tensor, list[tuple[nn.Module, str]]]]:
@@ -153,8 +157,10 @@ def _names(
     model: nn.Module, owners: dict[int, tuple[Tensor, list[tuple[nn.Module, str]]]], script_tensors: ScriptTensors
 ) -> dict[int, list[str]]:
     names: dict[int, list[str]] = {}
-    for name, value in model.state_dict(keep_vars=True).items():
-        if id(value) not in owners and script_tensors.are_local((name,)):
+    state = model.state_dict(keep_vars=True)
+    plain = plain_names(model, state)
+    for name, value in state.items():
+        if id(value) not in owners and script_tensors.are_local((plain[name],)):
             continue  # for example the extra state of a module that stays in this worker
         if not isinstance(value, Tensor):
             raise UnsupportedModelError(
@@ -165,13 +171,20 @@ def _names(
             _refuse_unready(name, value)
             owners[id(value)] = value, []
         if id(value) not in owners:
-            raise UnsupportedModelError(
-                f"{name}: state_dict() makes this tensor anew, it is no parameter or buffer of the model; "
-                "remove the state_dict hook that makes it"
+            fix = (
+                "FullyShardedDataParallel gathers it from its shards, and each worker of a run holds the whole model: "
+                "pass the model without FSDP"
+                if has_fsdp(model)
+                else "remove the state_dict hook that makes it"
             )
-        names.setdefault(id(value), []).append(name)
-    for name, tensor in model.named_parameters():
-        if id(tensor) not in names and not script_tensors.are_local((name,)):
+            raise UnsupportedModelError(
+                f"{name}: state_dict() makes this tensor anew, it is no parameter or buffer of the model; {fix}"
+            )
+        names.setdefault(id(value), []).append(plain[name])
+    parameters = dict(model.named_parameters())
+    plain = plain_names(model, parameters)
+    for name, tensor in parameters.items():
+        if id(tensor) not in names and not script_tensors.are_local((plain[name],)):
             raise UnsupportedModelError(
                 f"{name}: is a parameter but not in the state_dict, so no checkpoint could hold it; "
                 "remove the hook or override that leaves it out"

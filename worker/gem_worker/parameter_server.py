@@ -92,7 +92,7 @@ class ParameterServer:
 
     **SIGTERM** ends block and script (exit code 0) unless handled.
 
-    **DataLoader workers** must not fork: docs/training-scripts.md.
+    **DataLoader workers** may be forked in the block, but must not use this object: docs/training-scripts.md.
 
     **Mixed precision.** After `scaler.scale(loss).backward()`, `ps.step(loss, scaler=scaler)` unscales, skips
     non-finite gradients and updates the scaler. Before clipping call `ps.unscale_(scaler)`.

@@ -33,13 +33,14 @@ class WorkerSettings(BaseSettings):
     )
     task: TaskName = Field(
         default="digits",
-        description="What to learn: digits are real handwritten digits that need no download, digits28 the same ones "
-        "enlarged to 28 x 28 pixels, generated-images are random, for throughput, text is the next byte of a text.",
+        description="What to learn. digits: real handwritten digits, which need no download. digits28: the same ones, "
+        "enlarged to 28 x 28 pixels. generated-images: random images, to measure throughput. text: the next byte of a "
+        "text.",
     )
     model: str = Field(
         default="",
-        description="Which model: mlp, cnn (the paper's), transformer (for text), or the name of a torchvision "
-        "classification model such as alexnet or resnet18. Empty: the task's own.",
+        description="Model to train: mlp, cnn (the one of GEM's paper), transformer (for the task text), or the name "
+        "of a torchvision classification model, such as alexnet or resnet18. Empty: the default model of the task.",
     )
     dataset_dir: Path = Field(
         default=Path("data"),
@@ -77,7 +78,7 @@ class WorkerSettings(BaseSettings):
         default=64, ge=1, description="Features that the transformer has for each position; a multiple of --heads."
     )
     heads: int = Field(default=4, ge=1, description="Attention heads in each block of the transformer.")
-    batch_size: int = Field(default=64, ge=1, description="Training samples a step, of this worker alone.")
+    batch_size: int = Field(default=64, ge=1, description="Number of training samples in each step of one worker.")
     loader_threads: int = Field(
         default=2,
         ge=1,
@@ -85,8 +86,8 @@ class WorkerSettings(BaseSettings):
     )
     device: str = Field(
         default="auto",
-        description="Where to compute: cpu, cuda, cuda:1, mps; auto: CUDA device number (rank on this host modulo the "
-        "number of devices), or the CPU without one.",
+        description="Device to compute on: cpu, cuda, cuda:1 or mps. auto: the CUDA device whose number is the "
+        "worker's rank on this host modulo the number of devices, or the CPU if there is no CUDA device.",
     )
     cpu_threads: int = Field(
         default=1,

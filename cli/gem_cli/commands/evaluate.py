@@ -28,9 +28,13 @@ EVALUATION_FIELDS = frozenset({*_DATA_AND_MODEL, "server", "download", "batch_si
 _ADDRESS = re.compile(r"[^/]+:\d+")
 _OPTIONS = OptionGroup(WorkerSettings, "Data and model", frozenset(WorkerSettings.model_fields) - EVALUATION_FIELDS)
 _FOLLOWING = OptionGroup(EvaluatorSettings, "With --follow")
+_COMMON = (
+    "server", "credentials", "task", "model", "dataset_dir", "download", "text", "device",
+    "follow", "evaluation_interval", "stop_at_accuracy", "keep_best", "report", "adapter", "as_json",
+)  # fmt: skip
 
 
-@with_options(_OPTIONS, _FOLLOWING, CONNECTION, known=KNOWN)
+@with_options(_OPTIONS, _FOLLOWING, CONNECTION, known=KNOWN, common=_COMMON)
 def evaluate(
     given: Given,
     model_file: Annotated[

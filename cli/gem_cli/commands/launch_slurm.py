@@ -21,7 +21,7 @@ def launch_slurm(
     workers: Annotated[int, typer.Option("--workers", min=1, help="Number of workers, each a task.")],
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- COMMAND ARG...]", help="Your own worker, instead of gemps work."),
+        typer.Argument(metavar="[-- COMMAND ARG...]", help="Command of your own worker, instead of gemps work."),
     ] = None,
     sbatch: Annotated[
         list[str] | None,

@@ -21,7 +21,7 @@ def launch_spark(
     workers: Annotated[int, typer.Option("--workers", min=1, help="Number of workers, each in a free task slot.")],
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- COMMAND ARG...]", help="Your own worker, instead of gemps work."),
+        typer.Argument(metavar="[-- COMMAND ARG...]", help="Command of your own worker, instead of gemps work."),
     ] = None,
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="As of spark-submit: spark://HOST:7077, yarn, local[4].")

@@ -7,12 +7,19 @@ from gem_cli.environment import misspelt_logged
 from gem_cli.extras import require, require_server_system
 from gem_cli.options import Given, OptionGroup, with_options
 
+_COMMON = (
+    "bind", "insecure", "credentials", "dashboard",
+    "rule", "eta", "momentum", "direction",
+    "steps", "epochs", "commits", "exit_when_finished", "min_workers",
+    "data_dir", "resume",
+)  # fmt: skip
 
-@with_options(OptionGroup(ServerSettings, "Server"), known=KNOWN)
+
+@with_options(OptionGroup(ServerSettings, "Server"), known=KNOWN, common=_COMMON)
 def serve(given: Given) -> None:
-    """Run the parameter server until it is stopped or, with --exit-when-finished, done.
+    """Run the parameter server until it is stopped or, with --exit-when-finished, until the run has finished.
 
-    On SIGTERM it writes a checkpoint and exits 0.
+    On SIGTERM it writes a checkpoint, if it has a --data-dir, and exits with code 0.
 
     [bold]Examples[/bold]
 

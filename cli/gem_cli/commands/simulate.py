@@ -25,8 +25,13 @@ _OF_FOLLOWING = frozenset(
     {"task", "model", "dataset_dir", "download", "image_size", "text", "context", "layers", "width", "heads"}
 )
 
+_COMMON = (
+    "workers", "seed", "steps", "commits", "seconds", "rule", "eta", "direction", "task", "model", "batch_size",
+    "order", "compute_time", "output", "as_json",
+)  # fmt: skip
 
-@with_options(_OPTIONS, known=KNOWN)
+
+@with_options(_OPTIONS, known=KNOWN, common=_COMMON)
 def simulate(
     given: Given,
     record: Annotated[

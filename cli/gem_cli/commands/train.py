@@ -41,23 +41,28 @@ _EVALUATOR = OptionGroup(EvaluatorSettings, "Training", frozenset({"keep_best"})
 # Of commands, too; `device`: threads.
 _FOR_COMMANDS = (*WIRE_VARIABLES, "device")
 _WORKER = OptionGroup(WorkerSettings, "Worker", frozenset({"server", "worker_name", "log_format"}))
+_COMMON = (
+    "workers", "run_dir", "resume", "steps", "epochs", "commits",
+    "task", "model", "batch_size", "device",
+    "rule", "eta", "momentum", "direction", "dashboard",
+)  # fmt: skip
 
 
-@with_options(OptionGroup(TrainSettings, "Training"), _EVALUATOR, _WORKER, _SERVER, known=KNOWN)
+@with_options(OptionGroup(TrainSettings, "Training"), _EVALUATOR, _WORKER, _SERVER, known=KNOWN, common=_COMMON)
 def train(
     given: Given,
     script: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- COMMAND ARG...]", help="Your own worker, instead of gemps work."),
+        typer.Argument(metavar="[-- COMMAND ARG...]", help="Command of your own worker, instead of gemps work."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Report events as JSON lines, for programs.")] = False,
 ) -> None:
-    """Train on this machine, with a server and N workers as processes, and a run folder with the results.
+    """Train on this machine: start a server and several workers as processes, and write the results to a run folder.
 
-    Without a budget (--steps, --epochs, --commits) the built-in tasks train for 30 epochs, text for 4. Ctrl-C ends it
-    cleanly; a second one kills.
+    Without a budget (--steps, --epochs, --commits), the built-in tasks train for 30 epochs, and the task text for 4.
+    Ctrl-C ends the run cleanly; a second Ctrl-C kills its processes.
 
-    After -- comes the command of your own worker (docs/command-line.md).
+    To train with a script of your own, give its command after -- (docs/command-line.md).
 
     [bold]Examples[/bold]
 

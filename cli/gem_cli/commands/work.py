@@ -16,8 +16,14 @@ from gem_cli.errors import USAGE, CommandError
 from gem_cli.extras import require
 from gem_cli.options import Given, OptionGroup, with_options
 
+_COMMON = (
+    "server", "worker_name", "credentials",
+    "task", "model", "dataset_dir", "download", "text", "batch_size", "device",
+    "delta_wire", "parameter_wire", "overlap",
+)  # fmt: skip
 
-@with_options(OptionGroup(WorkerSettings, "Worker"), CONNECTION, known=KNOWN)
+
+@with_options(OptionGroup(WorkerSettings, "Worker"), CONNECTION, known=KNOWN, common=_COMMON)
 def work(
     given: Given,
     address: Annotated[

@@ -13,7 +13,12 @@ class TrainSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="GEMPS_", frozen=True, extra="forbid", validate_default=True)
 
-    workers: int = Field(4, ge=1, le=1024, description="Worker processes to start. Each one takes 300 MB or more.")
+    workers: int = Field(
+        4,
+        ge=1,
+        le=1024,
+        description="Number of worker processes to start. Each of them needs at least 300 MB of memory.",
+    )
     shards: int = Field(
         1,
         ge=1,
@@ -24,7 +29,8 @@ class TrainSettings(BaseSettings):
     runs_dir: Path = Field(Path("runs"), description="Folder in which each run gets a folder.")
     run_dir: Path | None = Field(
         None,
-        description="Exactly this folder instead, new or empty; with --resume the folder of the run to continue.",
+        description="Folder of this run, which must be new or empty; with --resume, the folder of the run to continue. "
+        "If it is not given, the run gets a new folder in --runs-dir.",
     )
     sinks: str = Field(
         "tensorboard",
