@@ -180,7 +180,7 @@ def test_an_except_that_hides_the_end_of_the_run_ends_the_block_and_is_named(
             while True:
                 try:
                     train(ps, 1)
-                except Exception as error:  # noqa: BLE001 - as scripts have it
+                except Exception as error:
                     caught.append(error)
         assert worker_status(server)["commits"] == ps.applied_steps == 2
         assert worker_status(server)["state"] == "WORKER_STATE_FINISHED"

@@ -43,6 +43,7 @@ from gem_worker.errors import (
 from gem_worker.flat_model import FlatModel
 from gem_worker.frozen_watch import FrozenWatch, warn_of_own_values
 from gem_worker.gradient_transform import GradientTransform, TransformState
+from gem_worker.gradient_watch import GradientWatch
 from gem_worker.local_optimizer import Every, LocalOptimizer
 from gem_worker.local_steps import LocalState, LocalSteps
 from gem_worker.loss_scaler import LossScaler
@@ -51,6 +52,7 @@ from gem_worker.optimizer_watch import OptimizerWatch
 from gem_worker.settings import WireName
 from gem_worker.termination import COMMIT_SECONDS, TerminatedError, termination
 from gem_worker.transfer import Staged, Transfer
+from gem_worker.warning_file import hand_over_warnings
 from gem_worker.wire_names import WIRE_TYPES
 
 _log = logging.getLogger(__name__)
@@ -182,6 +184,7 @@ class ParameterServer:
             raise ValueError(f"every={every!r} counts steps of an optimizer: pass optimizer= as well")
         if optimizer is not None and overlap:
             raise ValueError("overlap is for gradients: leave it out; a larger every= makes exchanges rarer")
+        hand_over_warnings()
         self._optimizer = None if optimizer is None else LocalOptimizer(optimizer, every, model)
         self.model = model
         client_settings = client_settings or ClientSettings.from_environment()
@@ -209,6 +212,7 @@ class ParameterServer:
         self._courier: Courier | None = None
         self._optimizer_watch: OptimizerWatch | None = None
         self._frozen_watch = FrozenWatch(())
+        self._gradient_watch: GradientWatch
         self._local: LocalSteps
         self._local_state: LocalState
         self._transform: GradientTransform
@@ -246,6 +250,8 @@ class ParameterServer:
                 steps = membership.run_settings.local_steps
                 why = f"the run has {steps} local steps" if steps > 1 else f"server {membership.server_version}"
                 _log.warning("no overlap is granted (%s): each exchange is waited for", why)
+            trained = [one.tensor for one in flat.trained]
+            self._gradient_watch = GradientWatch(trained, has_optimizer=self._optimizer is not None)
             run = membership.run_settings
             if self._optimizer is not None:
                 self._optimizer.refuse_unsuitable(run)
@@ -299,6 +305,8 @@ class ParameterServer:
             self._local_samples += samples
             rate = self._optimizer.rate
             return StepReport(False, False, None, self._version, None, samples, rate, 0.0, 0.0, 0.0, local=True)
+        if self._gradient_watch.suspects:
+            self._gradient_watch.begin_step()
         flat.collect_gradients()
         scaling.prepare(scaler)
         self._transform.clip()
@@ -495,6 +503,8 @@ class ParameterServer:
             self._version = outcome.version
             verdict, applied = outcome.verdict, outcome.applied
             self._finished = outcome.run_finished
+            if verdict is not None:
+                self._gradient_watch.committed(verdict, eta)
         if applied:
             self.applied_steps += 1
         compute, copy = transfer.clock.times()
@@ -555,6 +565,8 @@ class ParameterServer:
             transfer.arrived(outcome.parameters)
             report = replace(report, applied=outcome.applied, verdict=outcome.verdict, version=outcome.version)
             self.applied_steps += outcome.applied
+            if outcome.verdict is not None:
+                self._gradient_watch.committed(outcome.verdict, report.eta)
             self._finished = outcome.run_finished or self._client.run_state is RunState.FINISHED
             if self._finished:
                 self._install(transfer, outcome.version, buffers=True)
@@ -689,9 +701,9 @@ class ParameterServer:
         if self._raised_ends <= MAX_IGNORED_ENDS:
             raise RunFinishedError("the run is finished; leave the training loop")
         _log.warning(
-            "%s: the run is finished. The script has caught RunFinishedError %d times and called again, so an `except "
-            "Exception` (or a bare `except`) around this call hides the end of the run; the block ends now. Put `except "
-            "RunFinishedError: raise` before it, or leave the loop when ps.finished is true",
+            "%s: the run is finished. The script has caught RunFinishedError %d times and called again, so an "
+            "`except Exception` (or a bare `except`) around this call hides the end of the run; the block ends now. "
+            "Put `except RunFinishedError: raise` before it, or leave the loop when ps.finished is true",
             _calling_line(),
             MAX_IGNORED_ENDS,
         )
