@@ -18,7 +18,7 @@ from gem_cli.status_view import Status, printable
 from gem_cli.training.reporters import Reporter
 
 # Workers come to the same line of a script within this time.
-GATHER_SECONDS = 2.0
+GATHER_SECONDS = 3.0
 # Different warnings that one run shows.
 MOST_SHOWN = 32
 # Of one worker's file; its own bound (16 lines) is below this.
@@ -80,7 +80,7 @@ class WorkerWarnings:
         self._shown.add(key)
         names = [printable(name, 40) for name in workers]
         text = printable(message.replace("\n", " "), MOST_CHARACTERS)
-        self._reporter.event("warning", f"warning: {_listed(names)}: {text}", workers=names, text=text)
+        self._reporter.event("warning", f"warning: {_listed(names)}: {text}", workers=names, warning=text)
 
     def _new_lines(self, worker: str) -> Iterator[tuple[str, str]]:
         start = self._read[worker]
