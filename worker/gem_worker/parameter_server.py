@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from gem_core.registry import DIRECTIONS
 from gem_core.wire_types import WireType
 from gem_worker.adapter import describe_adapter
+from gem_worker.batch_watch import BatchWatch
 from gem_worker.client import (
     Client,
     ClientError,
@@ -213,6 +214,7 @@ class ParameterServer:
         self._optimizer_watch: OptimizerWatch | None = None
         self._frozen_watch = FrozenWatch(())
         self._gradient_watch: GradientWatch
+        self._batch_watch: BatchWatch | None = None
         self._local: LocalSteps
         self._local_state: LocalState
         self._transform: GradientTransform
@@ -266,6 +268,7 @@ class ParameterServer:
             self._local = LocalSteps(flat, run.worker_step)
             self._local_state = self._local.new_state()
             self._joined = flat, transfer, LossScaler(flat)
+            self._batch_watch = BatchWatch(self.model)
             if membership.overlap:
                 self._courier = Courier(self._client)
             if self._optimizer is not None:
@@ -504,7 +507,7 @@ class ParameterServer:
             verdict, applied = outcome.verdict, outcome.applied
             self._finished = outcome.run_finished
             if verdict is not None:
-                self._gradient_watch.committed(verdict, eta)
+                self._watch(verdict, eta)
         if applied:
             self.applied_steps += 1
         compute, copy = transfer.clock.times()
@@ -512,6 +515,16 @@ class ParameterServer:
             applied, False, verdict, self.version, loss, samples, eta, compute, copy, exchange
         )
         return self.last_report
+
+    def _watch(self, verdict: Verdict, eta: float) -> None:
+        """Look for what is silently wrong with a script."""
+        self._gradient_watch.committed(verdict, eta)
+        if self._batch_watch is not None:
+            batches = self._batch_watch.committed()
+            if batches is not None:
+                self._batch_watch = None
+                if batches:
+                    self._client.report_batches(batches)
 
     def _skip(self, transfer: Transfer, loss: float | None, samples: int, eta: float) -> StepReport:
         if self._local.enabled or self._optimizer is not None:
@@ -566,7 +579,7 @@ class ParameterServer:
             report = replace(report, applied=outcome.applied, verdict=outcome.verdict, version=outcome.version)
             self.applied_steps += outcome.applied
             if outcome.verdict is not None:
-                self._gradient_watch.committed(outcome.verdict, report.eta)
+                self._watch(outcome.verdict, report.eta)
             self._finished = outcome.run_finished or self._client.run_state is RunState.FINISHED
             if self._finished:
                 self._install(transfer, outcome.version, buffers=True)
@@ -637,6 +650,8 @@ class ParameterServer:
         self._frozen_watch.compare()
         if self._optimizer_watch is not None:
             self._optimizer_watch.close()
+        if self._batch_watch is not None:
+            self._batch_watch.close()
         if self._optimizer is not None:
             self._optimizer.close()
         if self._joined is not None and (self._local.taken or self._has_surplus_steps()):

@@ -39,7 +39,6 @@ from gem_server.state.run import Run
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.worker_snapshots import WorkerSnapshots
 from gem_server.state.workers import WorkerState
-from gem_server.telemetry.first_commits import TEXT as SAME_BATCHES
 from gem_server.telemetry.pace import Pace
 from gem_server.telemetry.telemetry import Telemetry
 from gem_server.telemetry.worker_telemetry import WorkerTelemetry
@@ -163,8 +162,6 @@ class Applier:
             sample=sample,
             clock=version.clock,
         )
-        if request.sequence == 1 and statistics.delta_norm and not self._is_secondary:
-            self._compare_first(request)
         self._run.applied(worker)
         verdict = Verdict(
             request.sequence,
@@ -194,14 +191,6 @@ class Applier:
         request.resolve(Applied(verdict, reader))
         if session.ended is not None:
             await self.forget(session)
-
-    def _compare_first(self, request: CommitRequest) -> None:
-        """Warn if another worker's first commit has the same base and delta."""
-        name = request.session.worker.name
-        other = self._telemetry.first_commits.applied(name, request.base, request.content)
-        if other is not None:
-            about = {"event": "same-batches", "worker": name, "other": other}
-            logger.warning("workers %s and %s: %s", other, name, SAME_BATCHES, extra=about)
 
     def _relative_speed(self, request: CommitRequest) -> float:
         seen, steps = request.session.worker.telemetry, request.local_steps
