@@ -282,8 +282,8 @@ def test_warnings_of_workers_are_shown_once_and_stay_in_their_logs(tmp_path: Pat
     folder = tmp_path / "run"
     done = gemps("train", "--workers", "2", "--steps", "10", "--run-dir", str(folder), "--", "python", str(script))
     assert done.returncode == 0, done.stdout + done.stderr
-    shown = [line for line in (done.stdout + done.stderr).splitlines() if "warning" in line]
-    assert [line.split(": ", 1)[1].split()[:3] for line in shown] == [
+    shown = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("warning: ")]
+    assert [line.split()[1:4] for line in shown] == [
         ["worker-0", "and", "worker-1:"],
         ["worker-0", "and", "worker-1:"],
     ]

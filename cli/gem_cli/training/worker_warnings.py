@@ -78,7 +78,7 @@ class WorkerWarnings:
     def _show(self, key: str) -> None:
         _, message, workers = self._waiting.pop(key)
         self._shown.add(key)
-        names = [printable(name, 40) for name in workers]
+        names = [printable(name, 40) for name in sorted(workers)]
         text = printable(message.replace("\n", " "), MOST_CHARACTERS)
         self._reporter.event("warning", f"warning: {_listed(names)}: {text}", workers=names, warning=text)
 
