@@ -101,10 +101,11 @@ def test_a_warning_still_goes_to_stderr_if_nothing_else_prints_it(
     assert capsys.readouterr().err == "without\n"
 
 
-def test_a_file_that_cannot_be_written_ends_nothing(logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
-    (handler,) = (one for one in logging.getLogger(LOGGERS[0]).handlers if isinstance(one, WarningFile))
-    monkeypatch.setattr(handler, "_path", "/nonexistent/folder/file")
+def test_a_file_that_cannot_be_written_ends_nothing(seen: Seen, logger: logging.Logger) -> None:
+    seen.file("worker-0").parent.rmdir()
     logger.warning("to nowhere")
+    assert seen.after(GATHER_SECONDS) == []
+    seen.file("worker-0").parent.mkdir()
 
 
 def test_the_same_warning_of_several_workers_is_one_line_with_their_names(seen: Seen) -> None:

@@ -30,7 +30,7 @@ def test_memory_is_bounded() -> None:
     found = FirstBatches()
     for number in range(3 * MOST_REMEMBERED):
         found.reported(f"worker {number}", batches(number))
-    assert len(found._known) == MOST_REMEMBERED
+    assert len(found.reports) == MOST_REMEMBERED
     for number in range(100):
         for first in range(10):
             found.reported(f"{first}, {number}", batches(1 << 20 | first))

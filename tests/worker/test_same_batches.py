@@ -42,7 +42,6 @@ def test_workers_with_the_same_batches_are_named_and_others_are_not(settings: di
             ps = connect(server, f"w{index}", make("batch-norm", index), **settings)
             for step in range(2 * FIRST_COMMITS + 2):
                 ps.step(backward(ps.model, seed + step))
-            assert not ps.model._forward_pre_hooks
             ps.close()
         (warning,) = warnings_of(server)
     assert warning["kind"] == "same-batches"
@@ -118,7 +117,16 @@ def test_an_evaluation_between_steps_does_not_count() -> None:
 def test_inputs_that_cannot_be_read_end_the_watch(inputs: Any) -> None:
     model = Anything()
     assert reported(model, lambda: None if inputs is None else model(inputs)) == ()
-    assert not model._forward_pre_hooks
+
+
+def test_after_the_report_the_model_is_called_without_a_hook() -> None:
+    """So later steps cost nothing."""
+    model = Anything()
+    plain = sorted(vars(model))
+    counts = {name: len(value) for name, value in vars(model).items() if isinstance(value, dict)}
+    assert reported(model, *(lambda n=n: model(torch.full((2,), n)) for n in range(FIRST_COMMITS)))
+    assert sorted(vars(model)) == plain
+    assert {name: len(value) for name, value in vars(model).items() if isinstance(value, dict)} == counts
 
 
 def test_a_watched_model_can_be_copied_pickled_and_compiled(tmp_path: Path) -> None:

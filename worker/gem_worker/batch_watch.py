@@ -29,7 +29,7 @@ class BatchWatch:
 
     def committed(self) -> tuple[int, ...] | None:
         """Fingerprints of FIRST_COMMITS commits; none if the inputs cannot be seen; None if commits are missing."""
-        fingerprint = self._hook.take()
+        fingerprint = self._hook.pop_checksum()
         if fingerprint is not None:
             self._found.append(fingerprint)
             if len(self._found) < FIRST_COMMITS:
@@ -50,8 +50,8 @@ class _Hook:
         self.is_broken = False
         self._checksum = self._calls = 0
 
-    def take(self) -> int | None:
-        """Checksum of the calls since the last `take`; None: there was none, or one could not be read."""
+    def pop_checksum(self) -> int | None:
+        """Checksum of the calls since the last one; None: there was none, or one could not be read."""
         found = self._checksum if self._calls and not self.is_broken else None
         self._checksum = self._calls = 0
         return found

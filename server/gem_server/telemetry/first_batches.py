@@ -27,16 +27,16 @@ class FirstBatches:
     """Bounded record of reports. Written by the event loop's thread."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[int, ...], list[str]] = OrderedDict()
+        self.reports: OrderedDict[tuple[int, ...], list[str]] = OrderedDict()
         self.groups: list[list[str]] = []
 
     def reported(self, worker: str, batches: tuple[int, ...]) -> str | None:
         """Take a worker's report; return the name of another one with the same, once for each group of workers."""
         if len(batches) != REPORTED or len(set(batches)) == 1:
             return None
-        names = self._known.setdefault(batches, [])
-        if len(self._known) > MOST_REMEMBERED:
-            self._known.popitem(last=False)
+        names = self.reports.setdefault(batches, [])
+        if len(self.reports) > MOST_REMEMBERED:
+            self.reports.popitem(last=False)
         if worker in names or len(names) >= MOST_NAMES:
             return None
         names.append(worker)
