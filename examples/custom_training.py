@@ -40,7 +40,7 @@ with ParameterServer(model=model) as ps:  # (2) joins; uploads the first paramet
     order = torch.Generator().manual_seed(1000 * ps.run_settings.seed + ps.rank)  # (3) each worker its own order
     train = TensorDataset(images[~held_out], labels[~held_out])
     loader = DataLoader(train, batch_size=32, shuffle=True, drop_last=True, generator=order)
-    while True:  # (4) until the run is finished: then step() raises RunFinishedError, which the with block absorbs
+    while True:  # (4) until the run is finished: the step() after that raises, which the with block absorbs
         for batch, targets in loader:
             loss = criterion(model(batch), targets)
             loss.backward()

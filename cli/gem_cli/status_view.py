@@ -309,6 +309,9 @@ def facts(status: Status) -> list[tuple[str, str]]:
         ("checkpoint", str(status.get("checkpoint", {}).get("path", "")) or "none"),
         ("server", f"gemps {status.get('server_version', '')}, up {number(status.get('uptime_seconds'))} s"),
     ]
+    for warning in status.get("warnings", ()):
+        names = ", ".join(printable(name) for name in warning.get("workers", ()))
+        found.append(("warning", f"{names}: {printable(warning.get('text', ''), 500)}"))
     if several := status.get("shards"):
         ready = sum(one["ready"] for one in several["servers"])
         is_secondary = bool(several["primary"])

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 from gem_worker.termination import TerminatedError
+from gem_worker.warning_file import hand_over_warnings
 
 from gem_launch.functions import CallEnd, call, write_ending
 
@@ -15,6 +16,7 @@ _OWN = (__file__, str(Path(__file__).with_name("functions.py")))
 def main() -> int:
     """Exit code."""
     written, ending = map(Path, sys.argv[1:])
+    hand_over_warnings(echo=False)  # `launch` shows this process's output, and its warnings besides
     try:
         result = call(written)
     except KeyboardInterrupt:

@@ -15,6 +15,7 @@ from gem_cli.status_view import Status
 from gem_cli.training.children import ONE_THREAD, Child, terminate
 from gem_cli.training.follower import Follower
 from gem_cli.training.reporters import Reporter
+from gem_cli.training.worker_warnings import WorkerWarnings
 from gem_worker.client.channel import check_address
 
 from gem_launch.functions import read_ending, write_call
@@ -105,8 +106,10 @@ class _Workers:
         self._failures: dict[int, str] = {}
         self._status: Status = {}
         self._too_few = ""
+        self._warnings: WorkerWarnings
 
     def run(self, reporter: Reporter) -> None:
+        self._warnings = WorkerWarnings(reporter)
         for index in range(self._count):
             self._children.append(self._start(index))
         follower = Follower(self._address, REPORT_INTERVAL)
@@ -114,6 +117,7 @@ class _Workers:
             while any(child.running for child in self._children):
                 self._record(follower.get(POLL), reporter)
                 self._report(reporter)
+                self._warnings.poll()
                 if self._server is not None and self._server.exit_code is not None:
                     self._refuse_early_end(self._server, follower, reporter)
                 if not self._too_few and self._cannot_begin(follower):
@@ -121,6 +125,7 @@ class _Workers:
             self._report(reporter)
             self._record(follower.now(), reporter)
         finally:
+            self._warnings.close()
             follower.close(at_once=True)
 
     def stop(self) -> None:
@@ -151,6 +156,7 @@ class _Workers:
         command = [sys.executable, "-P", "-m", "gem_launch.worker_process", str(self._folder / "call")]
         environment = {
             **ONE_THREAD,
+            **self._warnings.environment(f"worker-{index}"),
             "GEMPS_SERVER": self._address,
             "GEMPS_WORKER_NAME": self._name(index),
             "GEMPS_WORKER_INDEX": str(index),
@@ -174,6 +180,7 @@ class _Workers:
         if status is not None:
             self._status = status
             reporter.status(status)
+            self._warnings.status(status)
 
     def _report(self, reporter: Reporter) -> None:
         for index, child in enumerate(self._children):

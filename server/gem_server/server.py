@@ -536,6 +536,7 @@ class Server:
                 self.shard,
                 self._ordering,
                 self._other_shards,
+                self.telemetry.first_batches,
             ),
             InitializeHandler(contexts, initialize_service, self.central),
             PullHandler(contexts, pull_service, self.central, self.run, chunk_bytes, self._other_shards),

@@ -270,6 +270,31 @@ def test_a_worker_that_fails_is_told_and_the_others_go_on(script: str, tmp_path:
 
 
 @pytest.mark.long
+def test_warnings_of_workers_are_shown_once_and_stay_in_their_logs(tmp_path: Path) -> None:
+    """A script that never calls backward, hides the end of the run, and has a warning of its own."""
+    script = tmp_path / "nothing.py"
+    script.write_text(
+        "import warnings\nimport torch\nfrom gemps import ParameterServer\nmodel = torch.nn.Linear(8, 2)\n"
+        "warnings.warn('of the script')\n"
+        "with ParameterServer(model=model) as ps:\n    while True:\n        try:\n            ps.step()\n"
+        "        except Exception:\n            pass\nprint('saved')\n"
+    )
+    folder = tmp_path / "run"
+    done = gemps("train", "--workers", "2", "--steps", "10", "--run-dir", str(folder), "--", "python", str(script))
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("warning: ")]
+    assert [line.split()[1:4] for line in shown] == [
+        ["worker-0", "and", "worker-1:"],
+        ["worker-0", "and", "worker-1:"],
+    ]
+    assert "no backward pass has reached the model" in shown[0]
+    assert f"{script}:9: the run is finished" in shown[1]
+    for worker in ("worker-0", "worker-1"):
+        log = (folder / "logs" / f"{worker}.log").read_text(encoding="utf-8")
+        assert all(text in log for text in ("of the script", "no backward pass", "except Exception", "saved"))
+
+
+@pytest.mark.long
 def test_a_script_that_never_joins_is_a_failure_that_names_the_server(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("print('no ParameterServer here')", encoding="utf-8")
     run = ["--run-dir", str(tmp_path / "run"), "--", "python", str(tmp_path / "script.py")]

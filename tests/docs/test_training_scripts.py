@@ -154,7 +154,7 @@ def test_checkpoint_of_the_server_loads_as_on_the_page(tmp_path: Path) -> None:
 
 def test_every_block_of_the_page_is_tested() -> None:
     assert set(snippets()) == {
-        "optimizer", "schedule", "clipping", "weight-decay", "accumulation", "evaluation", "checkpoint",
+        "optimizer", "schedule", "clipping", "weight-decay", "accumulation", "finished", "evaluation", "checkpoint",
     }  # fmt: skip
 
 
@@ -205,3 +205,16 @@ def test_commits_of_a_lora_hold_the_trained_parameters_only() -> None:
         with Observer(server.address) as observer:
             (seen,) = observer.get_status()["workers"]
     assert (seen["commits"], seen["bytes_received"]) == (1, 32_000)
+
+
+def test_a_loop_that_asks_whether_the_run_is_finished_evaluates_the_newest_parameters_at_its_end() -> None:
+    model, evaluated = a_model(), []
+
+    def evaluate(model: nn.Module) -> None:
+        evaluated.append([one.clone() for one in model.parameters()])
+
+    with worker(model, steps=15) as ps:
+        typed("finished", model, ps, evaluate=evaluate)
+    assert ps.applied_steps == 15
+    assert len(evaluated) == 2  # of 12 batches an epoch
+    assert all(map(torch.equal, evaluated[-1], model.parameters()))

@@ -36,6 +36,32 @@ print(gemps.launch(work, 3, args=["one of"], kwargs={"end": "!"}, steps=5))
     assert done.stderr == ""
 
 
+def test_warnings_are_shown_once_with_the_names_of_the_workers(tmp_path: Path) -> None:
+    """Each worker reports the same batches, and has the same warning of gemps and one of its own."""
+    done = run(
+        tmp_path,
+        """
+import logging, warnings
+
+def work():
+    logging.getLogger("gem_worker.example").warning("worker %s has a trouble", os.environ["GEMPS_WORKER_NAME"])
+    logging.getLogger("script").warning("of the script")
+    globals()["join"] = lambda client, join=join: (join(client), client.report_batches(range(5)))[0]
+    return train()[1]
+
+print(gemps.launch(work, 3, steps=5))
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    *printed, results = done.stdout.splitlines()
+    assert results == "[5, 5, 5]"
+    shown = sorted((line for line in printed if line.startswith("warning: ")), key=lambda line: "trouble" in line)
+    assert len(shown) == 2
+    assert re.match(r"warning: worker-\d, worker-\d and worker-\d: these workers train on the same batches", shown[0])
+    assert re.match(r"warning: worker-\d, worker-\d and worker-\d: worker worker-\d has a trouble", shown[1])
+    assert sorted(set(printed) - set(shown)) == [f"[worker-{index}] of the script" for index in range(3)]
+
+
 @pytest.mark.long
 def test_workers_find_all_shards_by_the_address_of_the_first(tmp_path: Path) -> None:
     done = run(

@@ -145,10 +145,14 @@ def test_at_the_end_of_the_run_local_steps_are_undone(place: dict[str, Path]) ->
         ):
             for _ in range(3):
                 step(first, one)
-            for _ in range(3):
-                step(second, other)
+            reports = [step(second, other) for _ in range(3)]
+            assert [report.local for report in reports] == [True, True, False]
+            assert not reports[-1].applied
+            assert second.finished
+            assert torch.equal(other.w, one.w)
+            step(second, other)
             pytest.fail("the run has ended")
-        assert torch.equal(other.w, START)
+        assert torch.equal(other.w, one.w)
 
 
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
@@ -206,8 +210,8 @@ def test_budgets_count_commits() -> None:
         model = Quadratic()
         ps = ParameterServer(server.address, model, client_settings=IMPATIENT)
         ps.join()
-        reports = [step(ps, model) for _ in range(5)]
-        assert [report.local for report in reports] == [True, True, False, True, True]
+        reports = [step(ps, model) for _ in range(6)]
+        assert [report.local for report in reports] == [True, True, False, True, True, False]
         with pytest.raises(RunFinishedError):
             step(ps, model)
         ps.close()

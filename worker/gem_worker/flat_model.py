@@ -155,6 +155,11 @@ class FlatModel:
             _subtract(one.values, _row_major(one, since), _row_major(one, out))
 
     @torch.no_grad()
+    def has_moved(self, one: TrainedTensor, since: Tensor) -> bool:
+        """Whether a tensor differs from its part of `since`: float32, in layout order."""
+        return not torch.equal(one.values.float(), _row_major(one, since))
+
+    @torch.no_grad()
     def write_parameters(self, values: Tensor) -> None:
         """Copy float32 `values`, in layout order, to the parameters; pinned memory only if plain."""
         for group in self.groups:

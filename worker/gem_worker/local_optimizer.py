@@ -24,6 +24,8 @@ Every = int | Literal["auto"]
 # With "auto": of the median worker, at most.
 USUAL_STEPS = 8
 MOST_STEPS = 32
+# Parameters that a warning names.
+NAMES_SHOWN = 5
 
 
 class LocalOptimizer:
@@ -43,6 +45,7 @@ class LocalOptimizer:
         self._model = model
         self._flat: FlatModel
         self._snapshot: Tensor
+        self._has_checked_groups = False
         self.is_stepping = False
         self._hooks = [optimizer.register_step_pre_hook(self._begin), optimizer.register_step_post_hook(self._count)]
 
@@ -88,6 +91,9 @@ class LocalOptimizer:
     def stage(self, transfer: Transfer, loss: Tensor | float | None, shared: memoryview | None) -> Staged:
         """Stage w - s."""
         self._flat.collect_parameters()
+        if not self._has_checked_groups:
+            self._has_checked_groups = True
+            self._warn_of_untrained()
         staged = transfer.stage(-1.0, loss, shared, since=self._snapshot)
         self._read_rate()
         return staged
@@ -121,6 +127,28 @@ class LocalOptimizer:
         """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
+
+    @torch.no_grad()
+    def _warn_of_untrained(self) -> None:
+        """At the first exchange, name parameters that no group has, unless something else has moved them."""
+        held = {id(one) for group in self._optimizer.param_groups for one in group["params"]}
+        missing = [
+            one.name
+            for one in self._flat.trained
+            if id(one.tensor) not in held and not self._flat.has_moved(one, self._snapshot)
+        ]
+        if missing:
+            more = f" and {len(missing) - NAMES_SHOWN} more" if len(missing) > NAMES_SHOWN else ""
+            _log.warning(
+                "%s holds %d of the model's %d parameter tensors; no worker trains the others: %s%s. Pass all of "
+                "model.parameters() to the optimizer, or freeze the others with requires_grad_(False) before "
+                "ParameterServer(...), so that they do not travel",
+                type(self._optimizer).__name__,
+                len(self._flat.trained) - len(missing),
+                len(self._flat.trained),
+                ", ".join(missing[:NAMES_SHOWN]),
+                more,
+            )
 
     def _read_rate(self) -> None:
         self._rate = float(self._optimizer.param_groups[0]["lr"])

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +16,10 @@ from torch.optim import Optimizer
 from gem_core.registry import DIRECTIONS
 from gem_core.wire_types import WireType
 from gem_worker.adapter import describe_adapter
+from gem_worker.batch_watch import BatchWatch
 from gem_worker.client import (
     Client,
+    ClientError,
     ClientEvent,
     ClientSettings,
     CommitOutcome,
@@ -31,10 +34,17 @@ from gem_worker.client import (
 )
 from gem_worker.client.engine import default_worker_name
 from gem_worker.client.settings import WIRE_VARIABLES
-from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, DivergedError, UnsupportedModelError
+from gem_worker.errors import (
+    MAX_IGNORED_ENDS,
+    MAX_SKIPPED_IN_A_ROW,
+    DivergedError,
+    IgnoredEndError,
+    UnsupportedModelError,
+)
 from gem_worker.flat_model import FlatModel
 from gem_worker.frozen_watch import FrozenWatch, warn_of_own_values
 from gem_worker.gradient_transform import GradientTransform, TransformState
+from gem_worker.gradient_watch import GradientWatch
 from gem_worker.local_optimizer import Every, LocalOptimizer
 from gem_worker.local_steps import LocalState, LocalSteps
 from gem_worker.loss_scaler import LossScaler
@@ -43,6 +53,7 @@ from gem_worker.optimizer_watch import OptimizerWatch
 from gem_worker.settings import WireName
 from gem_worker.termination import COMMIT_SECONDS, TerminatedError, termination
 from gem_worker.transfer import Staged, Transfer
+from gem_worker.warning_file import hand_over_warnings
 from gem_worker.wire_names import WIRE_TYPES
 
 _log = logging.getLogger(__name__)
@@ -53,7 +64,7 @@ class StepReport:
     """Result of one step; with overlap, of the previous one.
 
     Attributes:
-        applied: False if skipped, or dropped by a restarted server.
+        applied: False if skipped, dropped by a restarted server, or refused because the run was finished before.
         skipped: the gradient was not finite; nothing was sent.
         version: of the model's parameters.
         loss: None if not finite.
@@ -87,8 +98,14 @@ class ParameterServer:
                 loss.backward()
                 ps.step(loss)  # commits -eta * gradient, installs fresh parameters, zeroes the gradients
 
-    At the end of the run `step` raises `RunFinishedError`, which the `with` block absorbs. On entry parameters become
-    views of flat buffers: move, convert, freeze and tie them before.
+    **The end of the run.** The step that spends the budget returns its report as every other step does. Then `finished`
+    is true and the model holds the run's newest parameters, so the code behind `step` in the loop (an evaluation, a
+    checkpoint) still runs. The next call of `step` or `exchange` raises `RunFinishedError`, which the `with` block
+    absorbs; what the loop computed in between is discarded. To compute nothing in vain, leave the loop when
+    `ps.finished` is true. If other workers spend the run's budget first, the server refuses this worker's commit: that
+    step returns a report with `applied=False`, and the rest is the same.
+
+    On entry parameters become views of flat buffers: move, convert, freeze and tie them before.
 
     **SIGTERM** ends block and script (exit code 0) unless handled.
 
@@ -168,6 +185,7 @@ class ParameterServer:
             raise ValueError(f"every={every!r} counts steps of an optimizer: pass optimizer= as well")
         if optimizer is not None and overlap:
             raise ValueError("overlap is for gradients: leave it out; a larger every= makes exchanges rarer")
+        hand_over_warnings()
         self._optimizer = None if optimizer is None else LocalOptimizer(optimizer, every, model)
         self.model = model
         client_settings = client_settings or ClientSettings.from_environment()
@@ -195,6 +213,8 @@ class ParameterServer:
         self._courier: Courier | None = None
         self._optimizer_watch: OptimizerWatch | None = None
         self._frozen_watch = FrozenWatch(())
+        self._gradient_watch: GradientWatch
+        self._batch_watch: BatchWatch | None = None
         self._local: LocalSteps
         self._local_state: LocalState
         self._transform: GradientTransform
@@ -203,6 +223,8 @@ class ParameterServer:
         self._step_before: StepReport | None = None
         self._version: Version | None = None
         self._finished = False
+        self._raised_ends = 0
+        self._can_restore = True
         self._until_exit = contextlib.ExitStack()
         self._skipped_in_a_row = 0
         self.applied_steps = 0
@@ -230,6 +252,8 @@ class ParameterServer:
                 steps = membership.run_settings.local_steps
                 why = f"the run has {steps} local steps" if steps > 1 else f"server {membership.server_version}"
                 _log.warning("no overlap is granted (%s): each exchange is waited for", why)
+            trained = [one.tensor for one in flat.trained]
+            self._gradient_watch = GradientWatch(trained, has_optimizer=self._optimizer is not None)
             run = membership.run_settings
             if self._optimizer is not None:
                 self._optimizer.refuse_unsuitable(run)
@@ -238,14 +262,13 @@ class ParameterServer:
             wire_types = membership.delta_wire_type, membership.parameter_wire_type.of_whole
             overlap = membership.overlap
             transfer = Transfer(flat, *wire_types, overlap=overlap, scales_later=not overlap)
-            try:
-                with termination.held(0.0, self._client.give_up):
-                    self._bring_parameters(transfer, has_parameters=membership.has_parameters)
-            except RunFinishedError:
-                self._finished = True  # step() raises
+            with termination.held(0.0, self._client.give_up):
+                self._bring_parameters(transfer, has_parameters=membership.has_parameters)
+            self._finished = self._client.run_state is RunState.FINISHED  # the first step() raises
             self._local = LocalSteps(flat, run.worker_step)
             self._local_state = self._local.new_state()
             self._joined = flat, transfer, LossScaler(flat)
+            self._batch_watch = BatchWatch(self.model)
             if membership.overlap:
                 self._courier = Courier(self._client)
             if self._optimizer is not None:
@@ -261,8 +284,13 @@ class ParameterServer:
 
         With overlap, install the previous reply. `loss` is scalar and unscaled.
 
+        If this step ends the run, or finds that it has ended, it returns normally and `finished` is true from then on.
+
         Raises:
-            RunFinishedError: the budget is spent; the model holds the newest parameters.
+            RunFinishedError: an earlier step returned with `finished`, or the run was finished when this worker joined.
+                Nothing was committed, and the model holds the run's newest parameters.
+            SystemExit: the script caught three of these errors and called again. The exit code is 0, and the `with`
+                block absorbs it.
             DivergedError: 100 consecutive gradients were not finite.
             UnsupportedModelError: the model changed since joining.
             ServerUnavailableError, ServerRefusedError: from the connection.
@@ -280,6 +308,8 @@ class ParameterServer:
             self._local_samples += samples
             rate = self._optimizer.rate
             return StepReport(False, False, None, self._version, None, samples, rate, 0.0, 0.0, 0.0, local=True)
+        if self._gradient_watch.suspects:
+            self._gradient_watch.begin_step()
         flat.collect_gradients()
         scaling.prepare(scaler)
         self._transform.clip()
@@ -299,8 +329,11 @@ class ParameterServer:
         transfer.clock.computed()
         base = self._version
         before, arrived = self._settle(transfer)
+        if self._finished and before is not None:  # with overlap: this gradient would exceed the budget
+            flat.zero_gradients()
+            scaling.update(scaler)
+            return before
         try:
-            self._check_running()  # the gradient would exceed the budget
             eta = self._client.next_eta
             staged = transfer.stage(eta, loss, self._client.shared_delta)
             if self._courier is not None:
@@ -310,17 +343,12 @@ class ParameterServer:
                 report = self._commit(transfer, staged, samples, eta, local_steps if self._local.enabled else 0)
             else:
                 report = self._skip(transfer, staged.loss, samples, eta)
-        except RunFinishedError:
-            if self._local.enabled:
-                transfer.install()  # undo local steps
-            raise
         finally:
             flat.zero_gradients()
             scaling.update(scaler)
         self._count_skipped(not staged.usable)
         if self._courier is None:
             self._finished |= self._client.run_state is RunState.FINISHED
-            self._check_running()
         return report
 
     def exchange(self, loss: Tensor | float | None = None, samples: int = 0) -> StepReport:
@@ -340,22 +368,17 @@ class ParameterServer:
         local.refuse_unsuitable(self._client.membership.run_settings)
         samples, self._local_samples = samples + self._local_samples, 0
         transfer.clock.computed()
-        try:
-            staged = local.stage(transfer, loss, self._client.shared_delta)
-            if staged.usable:
-                report = self._commit(transfer, staged, samples, local.rate, local.steps)
-                local.installed(transfer.rounded_away() if report.applied else None)
-                local.adapt(report.verdict.relative_speed if report.verdict is not None else 0.0)
-            else:
-                report = self._skip(transfer, staged.loss, samples, local.rate)
-                local.repair()
-                local.restart()
-        except RunFinishedError:
-            transfer.install()  # undo local steps
-            raise
+        staged = local.stage(transfer, loss, self._client.shared_delta)
+        if staged.usable:
+            report = self._commit(transfer, staged, samples, local.rate, local.steps)
+            local.installed(transfer.rounded_away() if report.applied else None)
+            local.adapt(report.verdict.relative_speed if report.verdict is not None else 0.0)
+        else:
+            report = self._skip(transfer, staged.loss, samples, local.rate)
+            local.repair()
+            local.restart()
         self._count_skipped(not staged.usable)
         self._finished |= self._client.run_state is RunState.FINISHED
-        self._check_running()
         return report
 
     def unscale_(self, scaler: object) -> None:
@@ -393,7 +416,15 @@ class ParameterServer:
                 self._end(_reason(failure), failure)
                 raise
             self._end(_reason(error), error)
-        return isinstance(error, RunFinishedError)
+        return isinstance(error, RunFinishedError | IgnoredEndError)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over for this worker: a step has found its end, or the run was finished before it joined.
+
+        The model then holds the run's newest parameters, and the next `step` or `exchange` raises RunFinishedError.
+        """
+        return self._finished
 
     @property
     def client(self) -> Client:
@@ -459,8 +490,11 @@ class ParameterServer:
                 local_steps=local_steps,
             )
         except RunFinishedError:
-            self._finished = True
-            raise
+            exchange = time.perf_counter() - started
+            self._install_last(transfer)
+            compute, copy = transfer.clock.times()
+            # Not in last_report: no commit of this worker belongs to it.
+            return StepReport(False, False, None, self._version, loss, samples, eta, compute, copy, exchange)
         except NotInitializedError:
             # The server restarted empty.
             exchange = time.perf_counter() - started
@@ -472,6 +506,8 @@ class ParameterServer:
             self._version = outcome.version
             verdict, applied = outcome.verdict, outcome.applied
             self._finished = outcome.run_finished
+            if verdict is not None:
+                self._watch(verdict, eta)
         if applied:
             self.applied_steps += 1
         compute, copy = transfer.clock.times()
@@ -479,6 +515,16 @@ class ParameterServer:
             applied, False, verdict, self.version, loss, samples, eta, compute, copy, exchange
         )
         return self.last_report
+
+    def _watch(self, verdict: Verdict, eta: float) -> None:
+        """Look for what is silently wrong with a script."""
+        self._gradient_watch.committed(verdict, eta)
+        if self._batch_watch is not None:
+            batches = self._batch_watch.committed()
+            if batches is not None:
+                self._batch_watch = None
+                if batches:
+                    self._client.report_batches(batches)
 
     def _skip(self, transfer: Transfer, loss: float | None, samples: int, eta: float) -> StepReport:
         if self._local.enabled or self._optimizer is not None:
@@ -505,12 +551,14 @@ class ParameterServer:
     def _settle(self, transfer: Transfer, timeout: float | None = None) -> tuple[StepReport | None, Version | None]:
         """Wait for the previous reply; return its report, and the version to install.
 
-        Installs it if the run is finished. (None, None): no overlap, no previous step, or timeout.
+        If the run is finished, this installs the run's newest parameters. (None, None): no overlap, no previous step,
+        or timeout.
         """
         courier, report = self._courier, self._step_before
         if courier is None or report is None:
             return None, None
         outcome: CommitOutcome | None = None
+        is_refused = False
         if courier.is_under_way:
             started = time.perf_counter()
             try:
@@ -518,8 +566,8 @@ class ParameterServer:
                 if outcome is None:
                     return None, None
             except RunFinishedError:
-                self._finished = True
-                raise
+                is_refused = True
+                self._install_last(transfer)
             except NotInitializedError:
                 # As in `_commit`.
                 self._bring_parameters(transfer, has_parameters=False)
@@ -530,10 +578,14 @@ class ParameterServer:
             transfer.arrived(outcome.parameters)
             report = replace(report, applied=outcome.applied, verdict=outcome.verdict, version=outcome.version)
             self.applied_steps += outcome.applied
+            if outcome.verdict is not None:
+                self._watch(outcome.verdict, report.eta)
             self._finished = outcome.run_finished or self._client.run_state is RunState.FINISHED
             if self._finished:
                 self._install(transfer, outcome.version, buffers=True)
-        self._step_before, self.last_report = None, report
+        self._step_before = None
+        if not is_refused:
+            self.last_report = report
         return report, outcome.version if outcome is not None and not self._finished else None
 
     def _hand(
@@ -585,8 +637,6 @@ class ParameterServer:
             elif local_steps := self._local.complete(self._local_state):
                 with self._committing():
                     self._commit_gradients(None, 0, None, local_steps)
-        except RunFinishedError:
-            pass
         except Exception as trouble:
             if not termination.has_begun:
                 raise
@@ -600,9 +650,11 @@ class ParameterServer:
         self._frozen_watch.compare()
         if self._optimizer_watch is not None:
             self._optimizer_watch.close()
+        if self._batch_watch is not None:
+            self._batch_watch.close()
         if self._optimizer is not None:
             self._optimizer.close()
-        if self._joined is not None and self._local.taken:
+        if self._joined is not None and (self._local.taken or self._has_surplus_steps()):
             self._joined[1].install()  # undo local steps
         try:
             if self._courier is not None:
@@ -621,8 +673,6 @@ class ParameterServer:
                     _, arrived = self._settle(transfer, timeout)
                 if arrived is not None:
                     self._install(transfer, arrived, buffers=True)
-        except RunFinishedError:
-            pass
         except Exception as trouble:
             if error is None:
                 raise
@@ -638,9 +688,59 @@ class ParameterServer:
         transfer.arrived()
         transfer.install()
 
+    def _install_last(self, transfer: Transfer) -> None:
+        """Install the newest parameters of a run that was finished before this worker's commit."""
+        self._finished = True
+        if self._local.enabled or self._optimizer is not None:
+            transfer.install()  # undo local steps, also if the pull fails
+        try:
+            self._bring_parameters(transfer, has_parameters=True)
+        except ClientError as trouble:
+            self._can_restore = False  # the pull may have overwritten a part of what was received
+            _log.warning(
+                "the run is finished, but its newest parameters did not arrive (%s): the model keeps those of its last "
+                "step; the server's checkpoint has the newest",
+                trouble,
+            )
+
     def _check_running(self) -> None:
-        if self._finished:
+        """Raise if the run is finished, and discard what the loop has computed since it ended.
+
+        RunFinishedError is an Exception, so `except Exception` around `step` catches it, and an endless loop would
+        never end. Therefore, IgnoredEndError, a SystemExit, follows MAX_IGNORED_ENDS of them.
+        """
+        if not self._finished:
+            return
+        self._discard_surplus()
+        self._raised_ends += 1
+        if self._raised_ends <= MAX_IGNORED_ENDS:
             raise RunFinishedError("the run is finished; leave the training loop")
+        _log.warning(
+            "%s: the run is finished. The script has caught RunFinishedError %d times and called again, so an "
+            "`except Exception` (or a bare `except`) around this call hides the end of the run; the block ends now. "
+            "Put `except RunFinishedError: raise` before it, or leave the loop when ps.finished is true",
+            _calling_line(),
+            MAX_IGNORED_ENDS,
+        )
+        raise IgnoredEndError
+
+    def _discard_surplus(self) -> None:
+        """Undo what an iteration after the run's end did to gradients and BUFFERs, and to what `exchange` moves."""
+        flat, transfer, _ = self._require_joined()
+        if self._optimizer is None:
+            flat.zero_gradients()
+        if not self._can_restore:
+            return
+        with contextlib.suppress(UnsupportedModelError):  # a model that the script changed is its own now
+            flat.collect_parameters()
+            if self._has_surplus_steps():
+                transfer.install()
+            else:
+                transfer.restore_buffers()
+
+    def _has_surplus_steps(self) -> bool:
+        """Whether the script's optimizer moved parameters after the run's end."""
+        return self._finished and self._can_restore and self._optimizer is not None and self._optimizer.steps > 0
 
     def _require_joined(self) -> tuple[FlatModel, Transfer, LossScaler]:
         if self._joined is None:
@@ -665,10 +765,18 @@ def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
 def _reason(error: BaseException | None) -> str:
     if error is None:
         return "done"
-    if isinstance(error, RunFinishedError):
+    if isinstance(error, RunFinishedError | IgnoredEndError):
         return "finished"
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     if isinstance(error, SystemExit):
         return "terminated"
     return f"error: {type(error).__name__}"
+
+
+def _calling_line() -> str:
+    """FILE:LINE of the script's call, outside this package."""
+    package, frame = os.path.dirname(__file__), sys._getframe()
+    while frame.f_code.co_filename.startswith(package) and frame.f_back is not None:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -83,17 +83,18 @@ def _train(settings: WorkerSettings, client_settings: ClientSettings | None, nam
 def _loop(
     ps: ParameterServer, model: nn.Module, task: Task, device: torch.device, batch_size: int, progress: Progress
 ) -> None:
+    if ps.finished:  # before this worker joined
+        return
     model.train()
     for epoch, (inputs, labels) in training_batches(task.train, batch_size, ps.run_settings.seed, ps.rank):
         loss = functional.cross_entropy(model(_to(inputs, device)), _to(labels, device))
         loss.backward()  # type: ignore[no-untyped-call]
         before = ps.last_report
-        try:
-            ps.step(loss, samples=len(labels))
-        finally:
-            # Also if RunFinishedError was raised.
-            if ps.last_report is not None and ps.last_report is not before:
-                progress.step(ps.last_report, epoch)
+        ps.step(loss, samples=len(labels))
+        if ps.last_report is not None and ps.last_report is not before:
+            progress.step(ps.last_report, epoch)
+        if ps.finished:
+            return
 
 
 def _to(batch: Tensor, device: torch.device) -> Tensor:

@@ -20,6 +20,7 @@ from gem_cli.training.children import Child, terminate, wait
 from gem_cli.training.follower import Follower, History
 from gem_cli.training.reporters import Reporter
 from gem_cli.training.run_folder import RunFolder
+from gem_cli.training.worker_warnings import WorkerWarnings
 
 EVALUATOR = "evaluator"
 POLL = 0.1  # seconds
@@ -103,6 +104,7 @@ class TrainingRun:
         self._sinks = sinks
         self._folder = folder
         self._reporter = reporter
+        self._warnings = WorkerWarnings(reporter)
         self._servers: list[Child] = []
         self._workers: list[Child] = []
         self._evaluator: Child | None = None
@@ -123,6 +125,7 @@ class TrainingRun:
             finally:
                 children = [*self._servers, *self._workers, *self._evaluators()]
                 terminate(children, (KILL, 10.0))
+                self._warnings.close()
             self._outcome.exit_codes = {child.name: child.exit_code for child in children}
             self._outcome.interrupted_by = interrupts.first
         return self._outcome
@@ -170,6 +173,7 @@ class TrainingRun:
             name = f"worker-{index}"
             environment = {
                 **self._plan.worker_environment,
+                **self._warnings.environment(name),
                 "GEMPS_SERVER": address,
                 "GEMPS_WORKER_NAME": name,
                 "GEMPS_WORKER_INDEX": str(index),
@@ -198,6 +202,7 @@ class TrainingRun:
                     follower.may_leave.set()
                 self._record(follower.get(POLL), follower.newest_history())
                 self._notice_failures()
+                self._warnings.poll()
                 if interrupts.count:
                     self._stop(follower, interrupts)
                 elif not any(worker.running for worker in self._workers):
@@ -292,6 +297,7 @@ class TrainingRun:
             self._folder.add_metrics(status)
             self._sinks.status(status)
             self._reporter.status(status)
+            self._warnings.status(status)
 
     def _notice_failures(self) -> None:
         for child in (*self._workers, *self._evaluators()):

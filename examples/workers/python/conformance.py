@@ -71,7 +71,7 @@ def main() -> int:
     model = build(task["layout"])
     trained = [one for one in model.parameters() if one.requires_grad]
     with ParameterServer(model=model, delta_wire=offers[0][0], parameter_wire=offers[1][0]) as ps:
-        while True:  # until the run is finished: then step() raises RunFinishedError, which the with block absorbs
+        while not ps.finished:
             for one in trained:
                 one.grad = one.detach().clone()  # of 1/2 * sum(theta^2)
             ps.step()

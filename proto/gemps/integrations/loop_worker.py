@@ -6,7 +6,7 @@ import signal
 from contextlib import ExitStack
 from typing import Any
 
-from gem_worker import ClientError, ParameterServer, RunFinishedError
+from gem_worker import ClientError, ParameterServer
 from gem_worker.termination import TerminatedError, termination
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -44,7 +44,7 @@ class LoopWorker:
             self._until_left = stack.pop_all()
         self._is_joined = True
         self._steps = self._samples = 0
-        self.is_finished = self.ps.run_state.name == "FINISHED"
+        self.is_finished = self.ps.finished
         atexit.register(self.leave, "exit")
 
     def count(self, steps: int, samples: int) -> None:
@@ -76,11 +76,10 @@ class LoopWorker:
         samples, self._steps, self._samples = self._samples, 0, 0
         try:
             self.ps.exchange(loss, samples)
-        except RunFinishedError:
-            self.is_finished = True
         except BaseException as error:
             self.leave(f"error: {type(error).__name__}")
             raise
+        self.is_finished = self.ps.finished
 
     def leave(self, reason: str) -> None:
         """Leave if joined."""

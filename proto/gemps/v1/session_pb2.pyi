@@ -90,10 +90,12 @@ class JoinResponse(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., chunk_bytes: _Optional[int] = ..., last_applied_sequence: _Optional[int] = ..., has_parameters: bool = ..., next_eta: _Optional[float] = ..., session_timeout_seconds: _Optional[float] = ..., overlap: bool = ..., shared_memory_socket: _Optional[str] = ..., server_version: _Optional[str] = ..., lane_port: _Optional[int] = ..., port: _Optional[int] = ..., shards: _Optional[_Iterable[str]] = ..., frozen: _Optional[_Iterable[_Union[FrozenDigest, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("session_id",)
+    __slots__ = ("session_id", "batches")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
-    def __init__(self, session_id: _Optional[bytes] = ...) -> None: ...
+    batches: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session_id: _Optional[bytes] = ..., batches: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("incarnation", "run_state", "last_applied_sequence", "next_eta")

@@ -21,6 +21,8 @@ from gem_server.service.layouts import Layouts
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.run import Run
 from gem_server.state.sessions import JoinInfo, Session, Sessions
+from gem_server.telemetry.first_batches import TEXT as SAME_BATCHES
+from gem_server.telemetry.first_batches import FirstBatches
 
 _LAYOUT_FIELD = session_pb2.JoinRequest.LAYOUT_FIELD_NUMBER
 
@@ -54,6 +56,7 @@ class MembershipHandler:
         shard: Shard,
         ordering: CommitOrder,
         addresses: Callable[[], list[str]],
+        first_batches: FirstBatches,
     ) -> None:
         self._contexts = contexts
         self._sessions = sessions
@@ -68,6 +71,7 @@ class MembershipHandler:
         self._shard = shard
         self._ordering = ordering
         self._addresses = addresses
+        self._first_batches = first_batches
         # Otherwise the older snapshot's gradient would undo progress.
         self._grants_overlap = rule.sends_parameters and rule.worker_step.local_steps == 1
 
@@ -140,13 +144,22 @@ class MembershipHandler:
         )
 
     async def _heartbeat(self, raw: bytes, call_session: CallSession) -> session_pb2.HeartbeatResponse:
-        session = call_session.attend(messages.parse(session_pb2.HeartbeatRequest, raw).session_id)
+        request = messages.parse(session_pb2.HeartbeatRequest, raw)
+        session = call_session.attend(request.session_id)
+        if request.batches:
+            self._compare_batches(session.worker.name, tuple(request.batches))
         return session_pb2.HeartbeatResponse(
             incarnation=self._central.incarnation,
             run_state=messages.RUN_STATES[self._run.state_for(session.worker)],
             last_applied_sequence=session.entry.last_applied,
             next_eta=self._run.next_eta,
         )
+
+    def _compare_batches(self, name: str, batches: tuple[int, ...]) -> None:
+        other = self._first_batches.reported(name, batches)
+        if other is not None:
+            about = {"event": "same-batches", "worker": name, "other": other}
+            logger.warning("workers %s and %s: %s", other, name, SAME_BATCHES, extra=about)
 
     async def _leave(self, raw: bytes, call_session: CallSession) -> session_pb2.LeaveResponse:
         if self._shard.is_secondary:

@@ -22,6 +22,7 @@ from gem_server.state.run import Run, RunState
 from gem_server.state.sessions import Session, Sessions, TransportKind
 from gem_server.state.workers import Worker, WorkerState
 from gem_server.telemetry.condition import Condition, condition, median_rate
+from gem_server.telemetry.first_batches import TEXT as SAME_BATCHES
 from gem_server.telemetry.histogram import Histogram
 from gem_server.telemetry.telemetry import Telemetry
 from gem_server.telemetry.worker_telemetry import Figures, WorkerTelemetry
@@ -199,6 +200,8 @@ class Status:
             report.last_evaluation.CopyFrom(messages.evaluation_to(seen.evaluations.newest))
         if seen.evaluations.best is not None:
             report.best_evaluation.CopyFrom(messages.evaluation_to(seen.evaluations.best))
+        for names in seen.telemetry.first_batches.groups:
+            report.warnings.add(kind="same-batches", text=SAME_BATCHES, workers=names)
         seen.shards.add_to(report)
         return report
 

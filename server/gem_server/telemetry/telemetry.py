@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from gem_core import Layout, Statistics, UpdateRule
+from gem_server.telemetry.first_batches import FirstBatches
 from gem_server.telemetry.histogram import STALENESS_BOUNDS, WAIT_BOUNDS, Histogram
 from gem_server.telemetry.history import History, Interval
 from gem_server.telemetry.rate_meter import RateMeter
@@ -39,6 +40,7 @@ class Telemetry:
         self.wait = Histogram(WAIT_BOUNDS)
         self.history = History()
         self.tensor_pi = TensorPi(rule)
+        self.first_batches = FirstBatches()
         self._look_again = 0.0
         self._noted: list[tuple[WorkerTelemetry, Statistics, int, float, float | None, int]] = []
 

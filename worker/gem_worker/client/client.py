@@ -286,6 +286,14 @@ class Client:
             local_steps=local_steps,
         )
 
+    def report_batches(self, batches: Sequence[int]) -> None:
+        """Report fingerprints of the first batches once, for the server's warning of workers that train on the same.
+
+        As HeartbeatRequest.batches (session.proto). Thread-safe; ignores network errors.
+        """
+        self._check_member()
+        self._session.report_batches(batches)
+
     def give_up(self) -> None:
         """Make another thread's call fail, for good: only `leave` works afterwards.
 

@@ -1,5 +1,9 @@
-"""A worker's membership. The watchdog's thread calls only `probe` and `beat`."""
+"""A worker's membership.
 
+The watchdog's thread calls only `probe` and `beat`. Any thread may call `report_batches`.
+"""
+
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +40,9 @@ from gem_worker.client.shared_memory import SMALLEST_SHARED_BYTES, NotSharedErro
 from gem_worker.client.watchdog import PROBE_TIMEOUT
 
 _Response = TypeVar("_Response")
+
+# Seconds for a report that training can do without.
+REPORT_TIMEOUT = 2.0
 
 # Reasons to rejoin, under the same id.
 LOST_SESSION = frozenset({"UNKNOWN_SESSION", "EXPIRED_SESSION", "UNKNOWN_INCARNATION"})
@@ -349,6 +356,12 @@ class ClientSession:
         if self._membership is not None and response.incarnation != self._membership.incarnation:
             return "the server was restarted"
         return response.last_applied_sequence
+
+    def report_batches(self, batches: Sequence[int]) -> None:
+        """Tell the server the fingerprints of the first batches (HeartbeatRequest.batches); ignores any failure."""
+        request = session_pb2.HeartbeatRequest(session_id=self.session_id, batches=batches)
+        with contextlib.suppress(grpc.RpcError, ValueError):
+            self._calls.heartbeat(request, timeout=REPORT_TIMEOUT)
 
     def beat(self) -> None:
         """Send a heartbeat if joined."""
