@@ -131,6 +131,32 @@ def test_code_of_the_page_commits_what_the_optimizer_would_apply(name: str, opti
         assert torch.allclose(value, expected[tensor], atol=1e-6), tensor
 
 
+def test_a_constraint_in_forward_trains_as_on_the_page_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    models = [a_model() for _ in range(2)]
+    for model in models:
+        exec(snippets()["constraint"], {"torch": torch, "model": model})
+    with worker(models[0]) as ps:
+        for inputs, labels in batches():
+            criterion(models[0](inputs), labels).backward()
+            ps.step()
+    optimizer = sgd(models[1])
+    for number, (inputs, labels) in enumerate(batches()):
+        step(models[1], optimizer, number, criterion(models[1](inputs), labels))
+    assert models[0][0].weight.abs().max().item() == pytest.approx(0.1)
+    assert torch.allclose(models[0][0].weight, models[1][0].weight, atol=1e-6)
+    assert not caplog.records
+
+
+def test_the_gradient_type_of_the_page_is_that_of_the_gradients() -> None:
+    names = {"torch": torch, "model": a_model()}
+    exec(snippets()["gradient-type"], names)
+    with worker(names["model"]) as ps:
+        inputs, labels = batches(1)[0]
+        criterion(names["model"](inputs.bfloat16()).float(), labels).backward()
+        assert {(p.dtype, p.grad.dtype) for p in names["model"].parameters()} == {(torch.bfloat16, torch.float32)}
+        assert ps.step().applied
+
+
 def test_evaluation_of_the_page_is_in_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
     model = a_model()
     inputs, labels = batches(1)[0]
@@ -154,7 +180,8 @@ def test_checkpoint_of_the_server_loads_as_on_the_page(tmp_path: Path) -> None:
 
 def test_every_block_of_the_page_is_tested() -> None:
     assert set(snippets()) == {
-        "optimizer", "schedule", "clipping", "weight-decay", "accumulation", "finished", "evaluation", "checkpoint",
+        "optimizer", "schedule", "clipping", "weight-decay", "constraint", "gradient-type", "accumulation", "finished",
+        "evaluation", "checkpoint",
     }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 from gem_worker.client.messages import layout_of, layout_to_wire
+from gem_worker.errors import UnsupportedModelError
 from gem_worker.flat_model import FlatModel
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -279,6 +280,52 @@ def test_memory_that_was_replaced_under_a_gradient_is_taken_back_with_its_values
             torch.testing.assert_close(piece, other.get_parameter(name).grad, rtol=1e-5, atol=1e-6)
         flat.zero_gradients()
         other.zero_grad()
+
+
+def test_memory_that_was_replaced_under_the_gradients_of_several_types_is_taken_back() -> None:
+    model, other = make("mixed-types"), make("mixed-types")
+    flat = FlatModel(model)
+    for step in range(3):
+        for one in (model, other):
+            backward(one, step)
+            for p in one.parameters():
+                assert p.grad is not None
+                p.grad.data = p.grad.data * 0.5
+        flat.collect_gradients()
+        assert_flat(flat)
+        for name, piece in collected(flat).items():
+            gradient = other.get_parameter(name).grad
+            assert gradient is not None
+            assert torch.equal(piece, gradient.float()), name
+        flat.zero_gradients()
+        other.zero_grad()
+
+
+def test_a_gradient_that_was_assigned_is_copied_and_one_of_the_same_memory_is_not_lost() -> None:
+    model = make("perceptron")
+    flat = FlatModel(model)
+    weight, bias = model.get_parameter("1.weight"), model.get_parameter("1.bias")
+    weight.grad = torch.full_like(weight, 2.0)
+    assert bias.grad is not None
+    bias.grad.fill_(3.0)
+    bias.grad = bias.grad.detach()
+    flat.collect_gradients()
+    assert_flat(flat)
+    assert bool((collected(flat)["1.weight"] == 2).all())
+    assert bool((collected(flat)["1.bias"] == 3).all())
+
+
+def test_a_parameter_that_was_taken_out_and_put_back_is_no_change() -> None:
+    model = make("perceptron")
+    flat = FlatModel(model)
+    layer = model.get_submodule("1")
+    layer._parameters["weight"] = layer._parameters.pop("weight")  # now behind the bias
+    for step in range(2):
+        backward(model, step)
+        flat.collect_gradients()
+    layer._parameters["scale"] = layer._parameters.pop("weight")
+    with pytest.raises(UnsupportedModelError, match=r"1\.weight: another Parameter object took its place"):
+        flat.collect_gradients()
 
 
 def test_libraries_save_a_flat_model_with_all_its_tensors(tmp_path: Path) -> None:

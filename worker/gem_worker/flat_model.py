@@ -7,18 +7,25 @@ Not thread-safe.
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from operator import attrgetter, is_
 
 import torch
 from torch import Tensor, nn
 
 from gem_core.layout import Layout, TensorKind
 from gem_worker.errors import UnsupportedModelError
-from gem_worker.model_tensors import PARAMETER_TYPES, ModelTensor, inspect_model
+from gem_worker.model_structure import ModelStructure
+from gem_worker.model_tensors import ModelTensor, inspect_model
+
+_gradient_of = attrgetter("grad")
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One type's elements [start, stop) of the PARAMETERs."""
+    """Elements [start, stop) of the PARAMETERs, whose tensors have one type, and whose gradients have one type.
+
+    The two types differ where the script set `grad_dtype`.
+    """
 
     start: int
     stop: int
@@ -26,9 +33,17 @@ class Group:
     gradients: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TrainedTensor:
-    """Parameter, its flat views, and its first element's index in the layout."""
+    """A trained parameter.
+
+    Attributes:
+        tensor: the model's Parameter, whose memory is that of `values`.
+        values: its elements in the flat parameters.
+        gradient: its elements in the flat gradients; this very object is the parameter's `grad`. `FlatModel` replaces
+            it when the flat gradients move.
+        start: the index of its first element in the layout.
+    """
 
     name: str
     tensor: Tensor
@@ -55,10 +70,16 @@ class HeldBuffer:
 class FlatModel:
     """Model's tensors in flat buffers. Drops existing gradients. Raises UnsupportedModelError.
 
-    `inspected`: result of `inspect_model` on this model, unchanged since.
+    Each step compares all tensors with what they were, in loops that run in C, and goes through them one by one only
+    if some differ: a model may have tens of thousands of tensors.
+
+    Attributes:
+        moved: numbers, in `trained`, of the parameters whose memory the script replaced, so that they were copied back
+            into the flat buffers. Whoever reads the set empties it.
     """
 
     def __init__(self, model: nn.Module, inspected: tuple[Layout, tuple[ModelTensor, ...]] | None = None) -> None:
+        """Flatten `model`; `inspected` is the result of `inspect_model` on it, if it has not changed since."""
         self.model = model
         self.layout: Layout
         self.layout, tensors = inspected or inspect_model(model)
@@ -73,43 +94,44 @@ class FlatModel:
         self.flat_buffers, self._buffers = _flatten_buffers(by_kind[TensorKind.BUFFER], self.device)
         self._buffer_bytes = tuple(flat.view(torch.uint8) for flat in self.flat_buffers)
         self.tensors: tuple[ModelTensor, ...] = tensors
-        self._structure = _structure(model)
+        self.moved: set[int] = set()
+        self._structure = ModelStructure(model)
+        self._parameters = [one.tensor for one in self.trained]
+        self._addresses = list(map(Tensor.data_ptr, self._parameters))
+        self._remember_gradients()
 
     @property
     def is_plain(self) -> bool:
         """Whether the flat buffers equal the payload: all float32, row-major."""
-        return len(self.groups) == 1 and self.groups[0].parameters.dtype is torch.float32 and not self._permuted
+        if len(self.groups) != 1 or self._permuted:
+            return False
+        (group,) = self.groups
+        return group.parameters.dtype is torch.float32 and group.gradients.dtype is torch.float32
 
     def float_buffers(self) -> Iterator[Tensor]:
         """Yield the flat BUFFERs of each floating-point type."""
         return (flat for flat in self.flat_buffers if flat.dtype.is_floating_point and flat.numel())
 
-    @torch.no_grad()
     def collect_parameters(self) -> None:
         """Repair views of parameters and buffers. Raises UnsupportedModelError for a changed model."""
-        self._refuse_changes()
-        for one in self.trained:
-            if one.tensor.data_ptr() != one.values.data_ptr():
-                _attach(one.name, one.tensor, one.values)
+        self._structure.refuse_changes()
+        if list(map(Tensor.data_ptr, self._parameters)) != self._addresses:
+            self._repair_parameters()
         for buffer in self._buffers:
             self._collect_buffer(buffer)
 
-    @torch.no_grad()
     def collect_gradients(self) -> None:
-        """Repair all views; call once per step. A gradient of None counts as 0."""
+        """Repair all views; call once per step. A gradient of None counts as 0.
+
+        Raises UnsupportedModelError for a changed model.
+        """
         self.collect_parameters()
-        for one in self.trained:
-            parameter = one.tensor
-            gradient = parameter.grad
-            if _is_at(gradient, one.gradient):
-                continue
-            if gradient is None:
-                one.gradient.zero_()
-            elif gradient.is_sparse:
-                one.gradient.zero_().add_(gradient)
-            else:
-                one.gradient.copy_(gradient)
-            parameter.grad = _alone(one.gradient)
+        if (
+            not all(map(is_, map(_gradient_of, self._parameters), self._gradients))
+            or list(map(Tensor.data_ptr, self._gradients)) != self._gradient_addresses
+            or list(map(Tensor.stride, self._gradients)) != self._gradient_strides
+        ):
+            self._repair_gradients()
 
     @torch.no_grad()
     def move_gradients(self, place: Tensor) -> None:
@@ -117,13 +139,12 @@ class FlatModel:
         (group,) = self.groups
         place.copy_(group.gradients)
         self.groups = (replace(group, gradients=place),)
-        moved = []
         for one in self.trained:
-            gradient = _like(place, one.start, one.tensor)
+            gradient = _own_view(place, one.start, one.values)
             if _is_at(one.tensor.grad, one.gradient):
-                one.tensor.grad = _alone(gradient)
-            moved.append(replace(one, gradient=gradient))
-        self.trained = tuple(moved)
+                one.tensor.grad = gradient
+            one.gradient = gradient
+        self._remember_gradients()
 
     def zero_gradients(self) -> None:
         """Zero every gradient, keeping the views."""
@@ -136,7 +157,7 @@ class FlatModel:
         for group in self.groups:
             out[group.start : group.stop].copy_(group.gradients)
         for one in self._permuted:
-            _row_major(one, out).copy_(one.gradient)
+            row_major(one, out).copy_(one.gradient)
 
     @torch.no_grad()
     def read_parameters(self, out: Tensor) -> None:
@@ -144,7 +165,7 @@ class FlatModel:
         for group in self.groups:
             out[group.start : group.stop].copy_(group.parameters)
         for one in self._permuted:
-            _row_major(one, out).copy_(one.values)
+            row_major(one, out).copy_(one.values)
 
     @torch.no_grad()
     def read_movement(self, since: Tensor, out: Tensor) -> None:
@@ -152,7 +173,7 @@ class FlatModel:
         for group in self.groups:
             _subtract(group.parameters, since[group.start : group.stop], out[group.start : group.stop])
         for one in self._permuted:
-            _subtract(one.values, _row_major(one, since), _row_major(one, out))
+            _subtract(one.values, row_major(one, since), row_major(one, out))
 
     @torch.no_grad()
     def has_moved(self, one: TrainedTensor, since: Tensor) -> bool:
@@ -165,7 +186,7 @@ class FlatModel:
         for group in self.groups:
             group.parameters.copy_(values[group.start : group.stop], non_blocking=True)
         for one in self._permuted:
-            one.values.copy_(_row_major(one, values))
+            one.values.copy_(row_major(one, values))
 
     @torch.no_grad()
     def read_buffers(self, out: Tensor, *, non_blocking: bool = True) -> None:
@@ -183,31 +204,59 @@ class FlatModel:
             one.copy_(values[start : start + len(one)], non_blocking=True)
             start += len(one)
 
-    def _refuse_changes(self) -> None:
-        for name, module, children, parameters in self._structure:
-            if len(module._modules) != len(children) or any(module._modules.get(k) is not v for k, v in children):
-                raise UnsupportedModelError(
-                    f"{name or 'the model'}: its submodules changed after joining; change the model before "
-                    "ParameterServer(...), or join again with the new one"
-                )
-            if len(module._parameters) != len(parameters):
-                raise UnsupportedModelError(
-                    f"{name or 'the model'}: gained or lost a parameter after joining; change the model before "
-                    "ParameterServer(...), or join again with the new one"
-                )
-            for key, parameter, trained in parameters:
-                current = module._parameters.get(key)
-                full_name = f"{name}.{key}" if name else key
-                if current is not parameter:
-                    raise UnsupportedModelError(
-                        f"{full_name}: another Parameter object took its place after joining (load_state_dict with "
-                        "assign=True does that); copy values into it instead: parameter.data.copy_(...)"
-                    )
-                if current is not None and current.requires_grad and not trained:
-                    raise UnsupportedModelError(
-                        f"{full_name}: was frozen when the model joined and is not any more; unfreeze it before "
-                        "ParameterServer(...), or leave and join a new run"
-                    )
+    def _repair_parameters(self) -> None:
+        for number, (one, address) in enumerate(zip(self.trained, self._addresses, strict=True)):
+            if one.tensor.data_ptr() == address:
+                continue
+            if (
+                one.values.data_ptr() != address
+            ):  # it shares its storage with the parameter, which share_memory_() moves
+                group = self._group_of(one)
+                one.values = _own_view(group.parameters, one.start - group.start, one.values)
+            _attach(one.name, one.tensor, one.values)
+            self.moved.add(number)
+
+    def _remember_gradients(self) -> None:
+        self._gradients = [one.gradient for one in self.trained]
+        self._gradient_addresses = list(map(Tensor.data_ptr, self._gradients))
+        self._gradient_strides = list(map(Tensor.stride, self._gradients))
+
+    @torch.no_grad()
+    def _repair_gradients(self) -> None:
+        """Copy gradients that are elsewhere into the flat gradients, and make those the parameters' gradients again."""
+        missing: list[Tensor] = []
+        elsewhere: list[tuple[Tensor, Tensor]] = []
+        has_replaced = False
+        expected = zip(self._gradient_addresses, self._gradient_strides, strict=True)
+        for one, (address, strides) in zip(self.trained, expected, strict=True):
+            gradient, place = one.tensor.grad, one.gradient
+            is_intact = not place.numel() or (place.data_ptr() == address and place.stride() == strides)
+            if gradient is place and is_intact:
+                continue
+            if not is_intact:  # the script assigned other memory to its data
+                group = self._group_of(one)
+                place = _own_view(group.gradients, one.start - group.start, one.values)
+                has_replaced = True
+            if gradient is None:
+                missing.append(place)
+            elif gradient.is_sparse:
+                place.zero_().add_(gradient)
+            elif not _is_at(gradient, place):
+                elsewhere.append((place, gradient))
+            one.gradient = place
+        if missing:
+            torch._foreach_zero_(missing)
+        if elsewhere:
+            torch._foreach_copy_([place for place, _ in elsewhere], [gradient for _, gradient in elsewhere])
+        for one in self.trained:
+            if one.tensor.grad is not one.gradient:
+                _set_gradient(one)
+        if has_replaced:
+            self._remember_gradients()
+
+    def _group_of(self, one: TrainedTensor) -> Group:
+        """The group of a parameter that has elements."""
+        return next(group for group in self.groups if one.start < group.stop)
 
     def _collect_buffer(self, buffer: HeldBuffer) -> None:
         module, key = buffer.owners[0]
@@ -228,6 +277,7 @@ def _registered(module: nn.Module, key: str) -> Tensor | None:
     return module._buffers[key] if key in module._buffers else module._parameters.get(key)
 
 
+@torch.no_grad()
 def _attach(name: str, tensor: Tensor, view: Tensor) -> None:
     if tensor.device != view.device or tensor.dtype != view.dtype or tensor.shape != view.shape:
         raise UnsupportedModelError(
@@ -236,6 +286,35 @@ def _attach(name: str, tensor: Tensor, view: Tensor) -> None:
         )
     view.copy_(tensor)
     tensor.data = _alone(view)
+
+
+def _set_gradient(one: TrainedTensor) -> None:
+    try:
+        one.tensor.grad = one.gradient
+    except RuntimeError as error:
+        raise UnsupportedModelError(
+            f"{one.name}: its gradient was {_describe(one.gradient)} when the model joined and cannot be that now "
+            f"({error}); set grad_dtype before ParameterServer(...)"
+        ) from error
+
+
+def _gradient_type(parameter: Tensor) -> torch.dtype:
+    """The type for the flat gradient: `grad_dtype`, or one that holds any gradient if that is None."""
+    chosen: torch.dtype | None = parameter.grad_dtype
+    return torch.promote_types(parameter.dtype, torch.float32) if chosen is None else chosen
+
+
+def _own_view(flat: Tensor, offset: int, like: Tensor) -> Tensor:
+    """The elements of `flat` from `offset` in the shape and memory format of `like`.
+
+    They are a storage of their own over the same memory, as safetensors and pickle need.
+    """
+    strides = _dense_strides(like)
+    if flat.device.type not in ("cpu", "cuda"):  # where a storage's address is no number, as with MPS
+        return torch.as_strided(flat, like.shape, strides, flat.storage_offset() + offset)
+    start = (flat.storage_offset() + offset) * flat.element_size()
+    storage = flat.untyped_storage()[start : start + like.numel() * flat.element_size()]
+    return torch.empty(0, dtype=flat.dtype, device=flat.device).set_(storage, 0, like.shape, strides)
 
 
 def _alone(view: Tensor) -> Tensor:
@@ -265,25 +344,27 @@ def _flatten_parameters(
     tensors: list[ModelTensor], device: torch.device
 ) -> tuple[tuple[Group, ...], tuple[TrainedTensor, ...]]:
     groups, trained, start = [], [], 0
-    for dtype in PARAMETER_TYPES:
-        members = [one for one in tensors if one.tensor.dtype is dtype]
-        if not members:
-            continue
-        count = sum(one.spec.elements for one in members)
+    for (dtype, gradient_type), members in itertools.groupby(
+        tensors, key=lambda one: (one.tensor.dtype, _gradient_type(one.tensor))
+    ):
+        some = list(members)
+        count = sum(one.spec.elements for one in some)
         group = Group(
             start,
             start + count,
             torch.empty(count, dtype=dtype, device=device),
-            torch.zeros(count, dtype=dtype, device=device),
+            torch.zeros(count, dtype=gradient_type, device=device),
         )
-        offset = 0
-        for one in members:
-            values, gradient = (_like(flat, offset, one.tensor) for flat in (group.parameters, group.gradients))
-            values.copy_(one.tensor.detach())
-            one.tensor.data = _alone(values)
-            one.tensor.grad = _alone(gradient)
-            trained.append(TrainedTensor(one.spec.name, one.tensor, values, gradient, start + offset))
+        flattened, offset = [], 0
+        for one in some:
+            values, gradient = (_own_view(flat, offset, one.tensor) for flat in (group.parameters, group.gradients))
+            flattened.append(TrainedTensor(one.spec.name, one.tensor, values, gradient, start + offset))
             offset += one.spec.elements
+        torch._foreach_copy_([one.values for one in flattened], [one.tensor.detach() for one in flattened])
+        for trained_tensor in flattened:
+            trained_tensor.tensor.data = trained_tensor.values
+            trained_tensor.tensor.grad = trained_tensor.gradient
+        trained += flattened
         groups.append(group)
         start += count
     return tuple(groups), tuple(trained)
@@ -308,11 +389,9 @@ def _flatten_buffers(
     return tuple(flats), tuple(buffers)
 
 
-def _like(flat: Tensor, offset: int, tensor: Tensor) -> Tensor:
-    return torch.as_strided(flat, tensor.shape, _dense_strides(tensor), offset)
-
-
 def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
+    if tensor.is_contiguous():
+        return tensor.stride()
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1:
@@ -329,22 +408,6 @@ def _subtract(values: Tensor, since: Tensor, out: Tensor) -> None:
         out.copy_(values).sub_(since)
 
 
-def _row_major(one: TrainedTensor, flat: Tensor) -> Tensor:
+def row_major(one: TrainedTensor, flat: Tensor) -> Tensor:
+    """The elements of `flat` (in layout order) that are this parameter's, in its shape."""
     return flat[one.start : one.start + one.tensor.numel()].view(one.tensor.shape)
-
-
-_Structure = tuple[
-    str, nn.Module, tuple[tuple[str, nn.Module | None], ...], tuple[tuple[str, nn.Parameter | None, bool], ...]
-]
-
-
-def _structure(model: nn.Module) -> tuple[_Structure, ...]:
-    return tuple(
-        (
-            name,
-            module,
-            tuple(module._modules.items()),
-            tuple((key, one, one is not None and one.requires_grad) for key, one in module._parameters.items()),
-        )
-        for name, module in model.named_modules()
-    )

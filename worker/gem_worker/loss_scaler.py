@@ -58,6 +58,7 @@ class LossScaler:
 
 def _leaf(values: Tensor, gradient: Tensor) -> Tensor:
     leaf = values.detach().requires_grad_()
+    leaf.grad_dtype = gradient.dtype
     leaf.grad = gradient
     return leaf
 

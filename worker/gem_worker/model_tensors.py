@@ -11,6 +11,7 @@ A script can claim tensors that do not train (`ScriptTensors`): they stay in thi
 """
 
 import hashlib
+import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -27,6 +28,7 @@ from gem_worker.wrappers import has_fsdp, plain_names
 _PIECE_ELEMENTS = 1 << 22
 _ELEMENT_TYPES = {one.value: one for one in ElementType}
 PARAMETER_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def inspect_model(
         if is_sent:
             kind = TensorKind.BUFFER
         element_type = _element_type(name, tensor, kind)
-        is_embedding = any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module, _ in owners[identity][1])
+        is_embedding = any(isinstance(module, _EMBEDDINGS) for module, _ in owners[identity][1])
         digest = b""
         if kind is TensorKind.FROZEN:
             digest = _sha256(tensor) if hashes else bytes(SHA256_BYTES)
@@ -122,14 +124,25 @@ def inspect_model(
 
 def refuse_non_finite(tensors: Iterable[ModelTensor]) -> None:
     """Raise UnsupportedModelError for NaN and infinity, which servers reject."""
+    tensors = [one for one in tensors if one.tensor.is_floating_point() and one.tensor.numel()]
+    if _are_finite([one.tensor.detach() for one in tensors]):
+        return
     for one in tensors:
-        if one.tensor.is_floating_point() and not bool(torch.isfinite(one.tensor.detach()).all()):
+        if not bool(torch.isfinite(one.tensor.detach()).all()):
             fix = (
                 "register it with persistent=False, then it stays with the worker"
                 if one.spec.kind is TensorKind.BUFFER
                 else "initialise it"
             )
             raise UnsupportedModelError(f"{one.spec.name}: holds values that are not finite; {fix}")
+
+
+def _are_finite(tensors: list[Tensor]) -> bool:
+    """Whether all values are finite. May be False for float64 values that float32 cannot represent."""
+    if not tensors:
+        return True
+    largest = [one.float() for one in torch._foreach_norm(tensors, math.inf)]
+    return bool(torch.stack(largest).isfinite().all())
 
 
 def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -218,7 +231,8 @@ def _refuse_trained(name: str, kind: TensorKind, argument: str) -> None:
 
 def _sha256(tensor: Tensor) -> bytes:
     digest = hashlib.sha256()
-    for piece in torch.split(tensor.detach().resolve_conj().contiguous().view(-1), _PIECE_ELEMENTS):
+    flat = tensor.detach().resolve_conj().contiguous().view(-1)
+    for piece in (flat,) if len(flat) <= _PIECE_ELEMENTS else torch.split(flat, _PIECE_ELEMENTS):
         digest.update(piece.cpu().view(torch.uint8).numpy().data)
     return digest.digest()
 
@@ -236,7 +250,8 @@ def _refuse_unready(name: str, tensor: Tensor) -> None:
         raise UnsupportedModelError(f"{name}: is quantised; train in floating point and quantise after training")
     if tensor.layout is not torch.strided:
         raise UnsupportedModelError(f"{name}: is a sparse tensor; make it dense with .to_dense()")
-    if type(tensor.data) is not Tensor:
+    # A Parameter's own type is that of its data, unless the data is plain.
+    if type(tensor) not in (nn.Parameter, Tensor) and type(tensor.data) is not Tensor:
         raise UnsupportedModelError(
             f"{name}: is a {type(tensor.data).__name__}, not a plain tensor; build the model without sharding or "
             "tensor subclasses, each worker holds the whole of it"
@@ -302,6 +317,9 @@ def _refuse_together(model: nn.Module, tensors: list[ModelTensor], script_tensor
 
 
 def _extent(tensor: Tensor) -> int:
+    """The number of elements from the first to the last one in memory; the tensor has some."""
+    if tensor.is_contiguous():
+        return tensor.numel()
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 

@@ -13,10 +13,15 @@ _log = logging.getLogger(__name__)
 
 
 class OptimizerWatch:
-    """Hooks on the process's optimizers until `close`; warns at most once."""
+    """Hooks on the process's optimizers until `close`; warns at most once.
+
+    Attributes:
+        has_stepped: whether an optimizer has stepped on the model's parameters. Whoever reads it resets it.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._ours = {id(parameter) for parameter in model.parameters()}
+        self.has_stepped = False
         self._told = False
         self._norms: list[float] | None = None
         self._remove: list[Callable[[], None]] = [
@@ -34,7 +39,9 @@ class OptimizerWatch:
             self._norms = _norms(parameters)
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._told or not (parameters := self._found(optimizer)):
+        parameters = self._found(optimizer)
+        self.has_stepped = self.has_stepped or bool(parameters)
+        if self._told or not parameters:
             return
         self._told = True
         _log.warning(

@@ -54,6 +54,7 @@ from gem_worker.settings import WireName
 from gem_worker.termination import COMMIT_SECONDS, TerminatedError, termination
 from gem_worker.transfer import Staged, Transfer
 from gem_worker.warning_file import hand_over_warnings
+from gem_worker.weight_watch import WeightWatch
 from gem_worker.wire_names import WIRE_TYPES
 
 _log = logging.getLogger(__name__)
@@ -119,6 +120,10 @@ class ParameterServer:
 
     **Gradients.** Several backward passes accumulate. A missing one counts as 0. With `--local-steps` N every N-th call
     commits, and the end of the `with` block; in between the model is this worker's.
+
+    **Changes by the script.** Without `optimizer`, what the script itself changes in the parameters between steps is
+    lost with the next reply; one warning names the tensor (docs/training-scripts.md, "Constraints and other changes of
+    weights").
 
     **Optimizer.** If given, `step` runs it, and every H-th call commits the parameters' movement since the last
     exchange; the end of the `with` block commits the rest. Otherwise, the server's rule replaces it.
@@ -211,10 +216,12 @@ class ParameterServer:
         self._patience_after_errors = client_settings.leave_timeout
         self._joined: tuple[FlatModel, Transfer, LossScaler] | None = None
         self._courier: Courier | None = None
+        # Neither watches with `optimizer`, whose steps and whatever else changes the parameters are committed.
         self._optimizer_watch: OptimizerWatch | None = None
         self._frozen_watch = FrozenWatch(())
         self._gradient_watch: GradientWatch
         self._batch_watch: BatchWatch | None = None
+        self._weight_watch: WeightWatch | None = None
         self._local: LocalSteps
         self._local_state: LocalState
         self._transform: GradientTransform
@@ -275,6 +282,7 @@ class ParameterServer:
                 self._optimizer.attach(flat)
             else:
                 self._optimizer_watch = OptimizerWatch(self.model)
+                self._weight_watch = WeightWatch(flat, transfer)
         except BaseException as error:
             self.close(_reason(error))
             raise
@@ -311,6 +319,20 @@ class ParameterServer:
         if self._gradient_watch.suspects:
             self._gradient_watch.begin_step()
         flat.collect_gradients()
+        self._compare_weights()
+        report = self._step_with_gradients(scaling, loss, samples, scaler)
+        if self._weight_watch is not None:
+            self._weight_watch.remember()
+        return report
+
+    def _compare_weights(self) -> None:
+        if self._weight_watch is not None and self._optimizer_watch is not None:
+            is_explained, self._optimizer_watch.has_stepped = self._optimizer_watch.has_stepped, False
+            self._weight_watch.compare(is_installed=not self._local.taken, is_explained=is_explained)
+
+    def _step_with_gradients(
+        self, scaling: LossScaler, loss: Tensor | float | None, samples: int, scaler: object
+    ) -> StepReport:
         scaling.prepare(scaler)
         self._transform.clip()
         local_steps = self._local.accumulate(self.eta, self._local_state)

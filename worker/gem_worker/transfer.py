@@ -190,6 +190,17 @@ class Transfer:
         self.clock.installed()
 
     @torch.no_grad()
+    def installed_parameters(self) -> Tensor:
+        """Return what the last `install` wrote: float32 [layout.parameter_count], in host memory, not to be changed."""
+        wire_type, split = self._reply_format.wire_type, self._reply_format.parameter_bytes
+        encoded = self._received[:split]
+        if wire_type is WireType.FLOAT32:
+            return encoded.view(torch.float32)
+        values = torch.empty(self._flat.layout.parameter_count, dtype=torch.float32, device="cpu")
+        wire_casts.decode(wire_type, encoded, values)
+        return values
+
+    @torch.no_grad()
     def restore_buffers(self) -> None:
         """Reset the BUFFERs, after a step without a commit."""
         self.clock.received()
