@@ -4,8 +4,6 @@ The loop may break views (`zero_grad(set_to_none=True)`, `LSTM.flatten_parameter
 Not thread-safe.
 """
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,6 +11,7 @@ from torch import Tensor, nn
 
 from gem_core.layout import Layout, TensorKind
 from gem_worker.errors import UnsupportedModelError
+from gem_worker.model_buffers import ModelBuffers
 from gem_worker.model_tensors import PARAMETER_TYPES, ModelTensor, inspect_model
 
 
@@ -42,18 +41,10 @@ class TrainedTensor:
         return self.values.is_contiguous()
 
 
-@dataclass(slots=True)
-class HeldBuffer:
-    """Persistent buffer, and its flat view."""
-
-    name: str
-    tensor: Tensor
-    values: Tensor
-    owners: tuple[tuple[nn.Module, str], ...]
-
-
 class FlatModel:
-    """Model's tensors in flat buffers. Drops existing gradients. Raises UnsupportedModelError.
+    """Model's parameters and gradients in flat buffers; its BUFFERs stay where they are (`buffers`).
+
+    Drops existing gradients. Raises UnsupportedModelError.
 
     `inspected`: result of `inspect_model` on this model, unchanged since.
     """
@@ -68,10 +59,7 @@ class FlatModel:
         self.trained: tuple[TrainedTensor, ...]
         self.groups, self.trained = _flatten_parameters(by_kind[TensorKind.PARAMETER], self.device)
         self._permuted = tuple(one for one in self.trained if not one.is_row_major)
-        self.flat_buffers: tuple[Tensor, ...]
-        self._buffers: tuple[HeldBuffer, ...]
-        self.flat_buffers, self._buffers = _flatten_buffers(by_kind[TensorKind.BUFFER], self.device)
-        self._buffer_bytes = tuple(flat.view(torch.uint8) for flat in self.flat_buffers)
+        self.buffers = ModelBuffers(by_kind[TensorKind.BUFFER], self.device)
         self.tensors: tuple[ModelTensor, ...] = tensors
         self._structure = _structure(model)
 
@@ -80,19 +68,14 @@ class FlatModel:
         """Whether the flat buffers equal the payload: all float32, row-major."""
         return len(self.groups) == 1 and self.groups[0].parameters.dtype is torch.float32 and not self._permuted
 
-    def float_buffers(self) -> Iterator[Tensor]:
-        """Yield the flat BUFFERs of each floating-point type."""
-        return (flat for flat in self.flat_buffers if flat.dtype.is_floating_point and flat.numel())
-
     @torch.no_grad()
     def collect_parameters(self) -> None:
-        """Repair views of parameters and buffers. Raises UnsupportedModelError for a changed model."""
+        """Repair views of parameters, and find replaced buffers. Raises UnsupportedModelError for a changed model."""
         self._refuse_changes()
         for one in self.trained:
             if one.tensor.data_ptr() != one.values.data_ptr():
                 _attach(one.name, one.tensor, one.values)
-        for buffer in self._buffers:
-            self._collect_buffer(buffer)
+        self.buffers.collect()
 
     @torch.no_grad()
     def collect_gradients(self) -> None:
@@ -162,22 +145,6 @@ class FlatModel:
         for one in self._permuted:
             one.values.copy_(_row_major(one, values))
 
-    @torch.no_grad()
-    def read_buffers(self, out: Tensor, *, non_blocking: bool = True) -> None:
-        """Copy the BUFFERs to `out`: uint8 [layout.buffer_bytes], in layout order."""
-        start = 0
-        for one in self._buffer_bytes:
-            out[start : start + len(one)].copy_(one, non_blocking=non_blocking)
-            start += len(one)
-
-    @torch.no_grad()
-    def write_buffers(self, values: Tensor) -> None:
-        """Copy `values` to the BUFFERs, as in `read_buffers`."""
-        start = 0
-        for one in self._buffer_bytes:
-            one.copy_(values[start : start + len(one)], non_blocking=True)
-            start += len(one)
-
     def _refuse_changes(self) -> None:
         for name, module, children, parameters in self._structure:
             if len(module._modules) != len(children) or any(module._modules.get(k) is not v for k, v in children):
@@ -203,24 +170,6 @@ class FlatModel:
                         f"{full_name}: was frozen when the model joined and is not any more; unfreeze it before "
                         "ParameterServer(...), or leave and join a new run"
                     )
-
-    def _collect_buffer(self, buffer: HeldBuffer) -> None:
-        module, key = buffer.owners[0]
-        current = _registered(module, key)
-        if current is not buffer.tensor:
-            if current is None or any(_registered(m, k) is not current for m, k in buffer.owners):
-                raise UnsupportedModelError(
-                    f"{buffer.name}: the buffer was removed, or replaced in one of several modules that share it, "
-                    "after joining; write into it instead: buffer.copy_(...)"
-                )
-            buffer.tensor = current
-        if current.data_ptr() != buffer.values.data_ptr():
-            _attach(buffer.name, current, buffer.values)
-
-
-def _registered(module: nn.Module, key: str) -> Tensor | None:
-    """The module's buffer of this name, or its parameter, if a script sends a frozen one as a BUFFER."""
-    return module._buffers[key] if key in module._buffers else module._parameters.get(key)
 
 
 def _attach(name: str, tensor: Tensor, view: Tensor) -> None:
@@ -282,25 +231,6 @@ def _flatten_parameters(
         groups.append(group)
         start += count
     return tuple(groups), tuple(trained)
-
-
-def _flatten_buffers(
-    tensors: list[ModelTensor], device: torch.device
-) -> tuple[tuple[Tensor, ...], tuple[HeldBuffer, ...]]:
-    """`torch.save` refuses a storage that is viewed as several types."""
-    flats, buffers = [], []
-    for dtype, members in itertools.groupby(tensors, key=lambda one: one.tensor.dtype):
-        some = list(members)
-        flat = torch.empty(sum(one.spec.elements for one in some), dtype=dtype, device=device)
-        offset = 0
-        for one in some:
-            values = flat[offset : offset + one.spec.elements].view(one.tensor.shape)
-            values.copy_(one.tensor.detach())
-            one.tensor.data = _alone(values)
-            buffers.append(HeldBuffer(one.spec.name, one.tensor, values, one.owners))
-            offset += one.spec.elements
-        flats.append(flat)
-    return tuple(flats), tuple(buffers)
 
 
 def _like(flat: Tensor, offset: int, tensor: Tensor) -> Tensor:

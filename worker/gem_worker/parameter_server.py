@@ -317,7 +317,7 @@ class ParameterServer:
         finally:
             flat.zero_gradients()
             scaling.update(scaler)
-        self._count_skipped(not staged.usable)
+        self._count_skipped(staged)
         if self._courier is None:
             self._finished |= self._client.run_state is RunState.FINISHED
             self._check_running()
@@ -353,7 +353,7 @@ class ParameterServer:
         except RunFinishedError:
             transfer.install()  # undo local steps
             raise
-        self._count_skipped(not staged.usable)
+        self._count_skipped(staged)
         self._finished |= self._client.run_state is RunState.FINISHED
         self._check_running()
         return report
@@ -457,6 +457,7 @@ class ParameterServer:
                 in_place=transfer.in_place,
                 scale=staged.scale,
                 local_steps=local_steps,
+                buffers=transfer.buffers,
             )
         except RunFinishedError:
             self._finished = True
@@ -467,7 +468,7 @@ class ParameterServer:
             self._bring_parameters(transfer, has_parameters=False)
         else:
             exchange = time.perf_counter() - started
-            transfer.arrived(outcome.parameters)
+            transfer.arrived(outcome.parameters, outcome.buffers, outcome.rest)
             transfer.install()
             self._version = outcome.version
             verdict, applied = outcome.verdict, outcome.applied
@@ -489,14 +490,22 @@ class ParameterServer:
         self.last_report = StepReport(False, True, None, self.version, loss, samples, eta, compute, copy, 0.0)
         return self.last_report
 
-    def _count_skipped(self, is_skipped: bool) -> None:
+    def _count_skipped(self, staged: Staged) -> None:
+        is_skipped = not staged.usable
         self.skipped_steps += is_skipped
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if is_skipped else 0
         if self._skipped_in_a_row == 1:
             what = "gradient is" if self._optimizer is None else "parameters are"
+            if staged.bad_buffer:
+                what = f"new values of the buffer {staged.bad_buffer} are"
             _log.warning("the %s not finite: this step is skipped (%d so far)", what, self.skipped_steps)
         if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             what, rate = ("gradients", "--eta") if self._optimizer is None else ("commits", "learning rate")
+            if staged.bad_buffer:
+                raise DivergedError(
+                    f"{self._skipped_in_a_row} steps in a row made the buffer {staged.bad_buffer} infinite or NaN: if "
+                    "the script means that, register the buffer with persistent=False, so that it stays with the worker"
+                )
             raise DivergedError(
                 f"{self._skipped_in_a_row} {what} in a row were not finite: start again with a smaller {rate}, and "
                 "look for a division by 0 or the log of 0 in the loss"
@@ -527,7 +536,7 @@ class ParameterServer:
         if outcome is None:
             report = replace(report, version=self._version)
         else:
-            transfer.arrived(outcome.parameters)
+            transfer.arrived(outcome.parameters, outcome.buffers, outcome.rest)
             report = replace(report, applied=outcome.applied, verdict=outcome.verdict, version=outcome.version)
             self.applied_steps += outcome.applied
             self._finished = outcome.run_finished or self._client.run_state is RunState.FINISHED
@@ -556,7 +565,15 @@ class ParameterServer:
         if arrived is not None and transfer.is_elsewhere:
             self._install(transfer, arrived, buffers=not goes)
         if goes and base is not None:
-            courier.hand(transfer.delta, transfer.reply, base, staged.loss, samples, in_place=transfer.in_place)
+            courier.hand(
+                transfer.delta,
+                transfer.reply,
+                base,
+                staged.loss,
+                samples,
+                in_place=transfer.in_place,
+                buffers=transfer.buffers,
+            )
         if arrived is not None:
             if not transfer.is_elsewhere:
                 self._install(transfer, arrived, buffers=not goes)
