@@ -7,6 +7,7 @@ __all__ = [
     "CoreError",
     "LayoutError",
     "RuleError",
+    "SelectionError",
     "SizeMismatchError",
     "ThreadingError",
     "WireTypeError",
@@ -27,6 +28,10 @@ class WireTypeError(CoreError):
 
 class ChunkError(CoreError):
     """Illegal position, size or border of a chunk."""
+
+
+class SelectionError(CoreError):
+    """Illegal selection of BUFFERs."""
 
 
 class SizeMismatchError(CoreError):

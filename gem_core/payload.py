@@ -5,16 +5,19 @@ Border: offset at which a chunk may be cut (transfer.proto).
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
-from gem_core.errors import ChunkError
+from gem_core.errors import ChunkError, SelectionError
 from gem_core.layout import ElementType, Layout, TensorSpec
+from gem_core.selection import Selection
 from gem_core.wire_types import WireType, encoded_bytes
 
-__all__ = ["MAX_CHUNK_BYTES", "PayloadFormat", "PayloadRegion"]
+__all__ = ["MAX_CHUNK_BYTES", "PayloadFormat", "PayloadRegion", "selected_format"]
 
 # transfer.proto; gRPC's limit is 4 MiB.
 MAX_CHUNK_BYTES = 2 * 1024 * 1024
@@ -29,20 +32,34 @@ class PayloadRegion(NamedTuple):
     element_type: ElementType | None
 
 
+@functools.lru_cache(maxsize=32)
+def selected_format(layout: Layout, wire_type: WireType, selection: Selection) -> PayloadFormat:
+    """Return the format of payloads with these BUFFERs: the same object again, while few selections are in use.
+
+    Raises as `PayloadFormat`.
+    """
+    return PayloadFormat(layout, wire_type, selection)
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class PayloadFormat:
     """A payload's format.
 
     Attributes:
+        selection: the BUFFERs that the payload has; None: all.
+        buffers: these BUFFERs, in layout order.
         rest_bytes: bytes after the PARAMETERs.
         regions: neighbours of one type are merged.
 
     Raises:
         WireTypeError: `wire_type` has no encoding.
+        SelectionError: the layout has fewer BUFFERs.
     """
 
     layout: Layout
     wire_type: WireType
+    selection: Selection | None
+    buffers: tuple[TensorSpec, ...]
     byte_count: int
     parameter_bytes: int
     rest_bytes: int
@@ -50,12 +67,19 @@ class PayloadFormat:
     _region_starts: tuple[int, ...]
     _largest_unit: int
 
-    def __init__(self, layout: Layout, wire_type: WireType) -> None:
+    def __init__(self, layout: Layout, wire_type: WireType, selection: Selection | None = None) -> None:
         parameter_bytes = encoded_bytes(wire_type, layout.parameter_count)
-        rest_bytes = layout.buffer_bytes
+        buffers, rest_bytes = layout.buffers, layout.buffer_bytes
+        if selection is not None:
+            if selection.stop > len(buffers):
+                raise SelectionError(
+                    f"a selection reaches to BUFFER {selection.stop}; this layout has {len(buffers)}: count only these"
+                )
+            buffers = tuple(buffers[index] for index in selection.indices())
+            rest_bytes = sum(tensor.byte_count for tensor in buffers)
         regions = [PayloadRegion(0, parameter_bytes, wire_type.unit_bytes, None)] if parameter_bytes else []
         offset = parameter_bytes
-        for tensor in layout.buffers:
+        for tensor in buffers:
             stop = offset + tensor.byte_count
             if stop == offset:
                 continue
@@ -67,6 +91,8 @@ class PayloadFormat:
         values = {
             "layout": layout,
             "wire_type": wire_type,
+            "selection": selection,
+            "buffers": buffers,
             "byte_count": parameter_bytes + rest_bytes,
             "parameter_bytes": parameter_bytes,
             "rest_bytes": rest_bytes,
@@ -131,11 +157,23 @@ class PayloadFormat:
     def locate_rest(self, offset: int) -> tuple[TensorSpec, int]:
         """BUFFER at `offset` and the element within it. Raises IndexError."""
         start = self.parameter_bytes
-        for tensor in self.layout.buffers:
+        for tensor in self.buffers:
             if start <= offset < start + tensor.byte_count:
                 return tensor, (offset - start) // tensor.element_type.byte_size
             start += tensor.byte_count
         raise IndexError(f"offset {offset} is in no buffer")
+
+    def rest_ranges(self) -> list[tuple[int, int]]:
+        """Return where the selected BUFFERs lie among the bytes of all BUFFERs: (start, stop) of each run."""
+        if self.selection is None:
+            return [(0, self.rest_bytes)]
+        starts = list(accumulate((tensor.byte_count for tensor in self.layout.buffers), initial=0))
+        ranges, at = [], 0
+        for left_out, selected in zip(self.selection.runs[::2], self.selection.runs[1::2], strict=True):
+            at += left_out
+            ranges.append((starts[at], starts[at + selected]))
+            at += selected
+        return ranges
 
     def _region_at(self, offset: int) -> PayloadRegion:
         return self.regions[bisect_right(self._region_starts, offset) - 1]

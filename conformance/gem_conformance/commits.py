@@ -15,10 +15,12 @@ from gem_conformance.judge import Expected, Mistake, Upload, judge_values
 from gem_conformance.task import delta
 from gem_conformance.wire import Call
 from gem_core.checksum import crc32c
+from gem_core.errors import SelectionError
 from gem_core.payload import PayloadFormat
+from gem_core.selection import Selection
 from gem_core.wire_types import COARSE
 
-__all__ = ["Commit", "judge_checksum", "judge_header", "judge_payload", "receive_whole"]
+__all__ = ["Commit", "buffers_after", "judge_checksum", "judge_header", "judge_payload", "receive_whole"]
 
 
 @dataclass(slots=True)
@@ -51,6 +53,7 @@ def judge_header(
 ) -> Commit:
     """Judge a known session's header. Raises FaultError."""
     header = message.header
+    payload = _selecting(payload, header)
     base = Clock.from_wire(header.base_version)
     is_repeat = session.stored is not None and header.sequence == session.last_applied
     if not is_repeat:
@@ -107,9 +110,10 @@ def receive_whole(commit: Commit) -> None:
     )
 
 
-def judge_payload(commit: Commit, session: Session, payload: PayloadFormat, central: Central) -> None:
+def judge_payload(commit: Commit, session: Session, central: Central) -> None:
     """Judge a new commit. Raises FaultError."""
     data, what = bytes(commit.upload.received), f"commit {commit.header.sequence}"
+    payload = commit.upload.payload
     judge_checksum(commit)
     earlier = commit.identical_to
     if data[: len(earlier)] != earlier:
@@ -141,7 +145,18 @@ def judge_payload(commit: Commit, session: Session, payload: PayloadFormat, cent
         wanted, found = f"the learning rate {eta:g}, sent last", f"{session.eta_before:g}, sent before that"
         earlier_eta = delta(theta, session.eta_before)
         mistakes.append(Mistake(FaultName.IGNORED_ETA, wanted, found, Place.SESSIONS, earlier_eta))
-    judge_values(payload, data, Expected(right, commit.base.buffers, Place.CONFORMANCE, mistakes), what)
+    rest = b"".join(commit.base.buffers[start:stop] for start, stop in payload.rest_ranges())
+    judge_values(payload, data, Expected(right, rest, Place.CONFORMANCE, mistakes), what)
+
+
+def buffers_after(commit: Commit, central: Central) -> bytes:
+    """All BUFFERs after a commit, which replaces those that it brings."""
+    payload = commit.upload.payload
+    after = bytearray(central.buffers)
+    sent = bytes(commit.upload.received)[payload.parameter_bytes :]
+    for start, stop in payload.rest_ranges():
+        after[start:stop], sent = sent[: stop - start], sent[stop - start :]
+    return bytes(after)
 
 
 def judge_checksum(commit: Commit) -> None:
@@ -154,6 +169,18 @@ def judge_checksum(commit: Commit) -> None:
             f"{header.payload_crc32c:#010x}",
             Place.CHUNKS,
         )
+
+
+def _selecting(payload: PayloadFormat, header: commit_pb2.CommitHeader) -> PayloadFormat:
+    """The payload's format, with the BUFFERs that the header selects."""
+    if not header.HasField("buffers"):
+        return payload
+    try:
+        return PayloadFormat(payload.layout, payload.wire_type, Selection(tuple(header.buffers.runs)))
+    except SelectionError as error:
+        raise FaultError(
+            FaultName.MALFORMED, "runs of BUFFERs as in transfer.proto", f"{error}", Place.COMMIT
+        ) from error
 
 
 def _judge_sequence(session: Session, sequence: int, base: Clock) -> None:

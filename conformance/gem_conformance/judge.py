@@ -23,7 +23,7 @@ class Upload:
     def __init__(self, payload: PayloadFormat, chunk_bytes: int, what: str) -> None:
         self.received = bytearray()
         self.is_complete = False
-        self._payload = payload
+        self.payload = payload
         self._chunk_bytes = min(chunk_bytes, MAX_CHUNK_BYTES)
         self._what = what
         self._chunks = 0
@@ -31,7 +31,7 @@ class Upload:
     @property
     def has_all_bytes(self) -> bool:
         """Whether all bytes arrived."""
-        return len(self.received) == self._payload.byte_count
+        return len(self.received) == self.payload.byte_count
 
     @property
     def crc32c(self) -> int:
@@ -59,16 +59,16 @@ class Upload:
             raise self._fault(
                 FaultName.WRONG_CHUNK, f"chunks of at most the {limit} bytes of chunk_bytes", f"one of {size} bytes"
             )
-        if end > self._payload.byte_count:
+        if end > self.payload.byte_count:
             raise self._fault(
                 FaultName.WRONG_CHUNK,
-                f"{self._payload.byte_count} bytes in all",
+                f"{self.payload.byte_count} bytes in all",
                 f"a chunk that ends at {end}",
             )
-        if not self._payload.is_border(end):
+        if not self.payload.is_border(end):
             raise self._fault(
                 FaultName.WRONG_CHUNK,
-                f"a cut between two elements (blocks), such as at {self._payload.border_at_or_before(end)}",
+                f"a cut between two elements (blocks), such as at {self.payload.border_at_or_before(end)}",
                 f"a chunk that ends at {end}",
             )
         self.received += chunk.data
@@ -76,10 +76,10 @@ class Upload:
 
     def _receive_footer(self, footer: transfer_pb2.Footer) -> None:
         received = len(self.received)
-        if received != self._payload.byte_count:
+        if received != self.payload.byte_count:
             raise self._fault(
                 FaultName.WRONG_SIZE,
-                f"{self._payload.byte_count} bytes before the footer",
+                f"{self.payload.byte_count} bytes before the footer",
                 f"the footer behind {received} bytes",
             )
         if (footer.byte_count, footer.chunk_count) != (received, self._chunks):
@@ -98,7 +98,7 @@ class Upload:
 
     def no_footer(self, came: str) -> FaultError:
         """Fault for a missing footer."""
-        return self._fault(FaultName.NO_FOOTER, f"a footer behind all {self._payload.byte_count} bytes", came)
+        return self._fault(FaultName.NO_FOOTER, f"a footer behind all {self.payload.byte_count} bytes", came)
 
     def _fault(self, name: FaultName, expected: str, came: str) -> FaultError:
         return FaultError(name, f"{self._what}: {expected}", came, Place.CHUNKS)

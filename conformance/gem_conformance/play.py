@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from gem_conformance.central import Attempt, Central, Clock, Content, Session
-from gem_conformance.commits import Commit, judge_checksum, judge_header, judge_payload, receive_whole
+from gem_conformance.commits import Commit, buffers_after, judge_checksum, judge_header, judge_payload, receive_whole
 from gem_conformance.faults import FaultError, FaultName, Place
 from gem_conformance.join import join_response, joined_session
 from gem_conformance.judge import Expected, Upload, judge_values
@@ -284,19 +284,19 @@ class Play:
         """Take and judge the rest."""
         while not commit.upload.is_complete:
             self.receive_part(commit)
-        judge_payload(commit, self.session, self._delta_format(), self.central)
+        judge_payload(commit, self.session, self.central)
 
     def apply(self, commit: Commit) -> None:
         """Apply others' commits, then this one, once all shards hold their pieces."""
         self._meet()
         if not self.shard.is_secondary:
             self._group.settle()
-        session, payload = self.session, self._delta_format()
+        session, payload = self.session, commit.upload.payload
         staleness = self.central.others_commit()
         data = bytes(commit.upload.received)
         values = np.empty(self._layout.parameter_count, np.float32)
         decode(session.delta_wire_type, memoryview(data)[: payload.parameter_bytes], values)
-        self.central.apply(values, data[payload.parameter_bytes :])
+        self.central.apply(values, buffers_after(commit, self.central))
         if session.delta_wire_type in COARSE:
             session.left_out = session.due - values
         session.last_applied = commit.header.sequence

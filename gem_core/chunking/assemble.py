@@ -7,12 +7,13 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gem_core.checksum import crc32c
 from gem_core.chunking.memory import check_bytes, check_parameters
 from gem_core.errors import BadValueError, ChecksumError, ChunkError, CoreError, SizeMismatchError
 from gem_core.layout import ElementType, TensorSpec
-from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat, PayloadRegion
+from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
 from gem_core.wire_types import NUMPY, BadElement, Codec, WireType
 
 # Bytes decoded at once, within a core's cache.
@@ -22,7 +23,7 @@ _SMALL_BYTES = 64 << 10
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-__all__ = ["Assembler", "DecodingAssembler", "RawAssembler", "check_rest"]
+__all__ = ["Assembler", "DecodingAssembler", "RawAssembler", "check_rest", "first_non_finite"]
 
 
 class Assembler(ABC):
@@ -205,8 +206,11 @@ class RawAssembler(Assembler):
 class DecodingAssembler(Assembler):
     """Decodes PARAMETERs into contiguous float32 `parameters`; keeps other bytes in `rest`.
 
-    Refuses PARAMETERs not finite or beyond +-1e30 (codec FINITE: not finite), illegal blocks, non-finite floats in
-    `rest`, and bools other than 0 and 1.
+    Refuses PARAMETERs not finite or beyond +-1e30 (codec FINITE: not finite), illegal blocks, and bools other than 0
+    and 1. Whether a BUFFER may hold values that are not finite is the caller's decision.
+
+    Attributes:
+        is_rest_finite: whether no floating-point value in `rest` was infinite or NaN so far.
 
     Raises:
         SizeMismatchError: wrong size of `parameters` or `rest`.
@@ -224,6 +228,11 @@ class DecodingAssembler(Assembler):
         self._parameter_bytes = parameters.view(np.uint8).data
         self._direct_bytes = payload.parameter_bytes if payload.wire_type is WireType.FLOAT32 else 0
         self._scratch: memoryview | None = None
+
+    @override
+    def restart(self, start: int = 0, crc32c: int = 0) -> None:
+        super().restart(start, crc32c)
+        self.is_rest_finite = True
 
     def _write(self, start: int, stop: int, data: memoryview) -> None:
         boundary = self.payload.parameter_bytes
@@ -274,17 +283,30 @@ class DecodingAssembler(Assembler):
         boundary = self.payload.parameter_bytes
         into = np.frombuffer(self._rest[start - boundary : stop - boundary], np.uint8)
         np.copyto(into, np.frombuffer(data, np.uint8))
-        check_rest(self.payload, start, into)
+        self.is_rest_finite &= check_rest(self.payload, start, into)
 
 
-def check_rest(payload: PayloadFormat, start: int, data: NDArray[np.uint8]) -> None:
-    """Raise BadValueError for illegal `data` after the PARAMETERs, at border `start`."""
+def check_rest(payload: PayloadFormat, start: int, data: NDArray[np.uint8]) -> bool:
+    """Check `data` after the PARAMETERs, at border `start`.
+
+    Returns whether all floating-point values are finite. Raises BadValueError for a bool other than 0 and 1.
+    """
+    is_finite = True
     for region in payload.regions_between(start, start + data.size):
-        bad = _first_bad(region, data[region.start - start : region.stop - start])
-        if bad is not None:
-            tensor, index = payload.locate_rest(region.start + bad * region.unit)
-            problem = "is neither 0 nor 1" if region.element_type is ElementType.BOOL else "is not finite"
-            raise _bad_value(tensor, index, problem)
+        bad = _first_bad(region.element_type, data[region.start - start : region.stop - start])
+        if bad is not None and region.element_type is ElementType.BOOL:
+            tensor, index = payload.locate_rest(region.start + bad)
+            raise _bad_value(tensor, index, "is neither 0 nor 1")
+        is_finite &= bad is None
+    return is_finite
+
+
+def first_non_finite(tensor: TensorSpec, data: NDArray[np.uint8]) -> BadValueError | None:
+    """Return the error that names the first infinite or NaN element of a BUFFER's bytes; None: there is none."""
+    if not tensor.element_type.is_floating:
+        return None
+    bad = _first_bad(tensor.element_type, data)
+    return None if bad is None else _bad_value(tensor, bad, "is not finite")
 
 
 def _bad_value(tensor: TensorSpec, index: int, problem: str) -> BadValueError:
@@ -296,12 +318,12 @@ def _bad_value(tensor: TensorSpec, index: int, problem: str) -> BadValueError:
 _FLOAT_TYPES = {ElementType.FLOAT16: "<f2", ElementType.FLOAT32: "<f4", ElementType.FLOAT64: "<f8"}
 
 
-def _first_bad(region: PayloadRegion, data: NDArray[np.uint8]) -> int | None:
-    if region.element_type in _FLOAT_TYPES:
-        good = np.isfinite(data.view(_FLOAT_TYPES[region.element_type]))
-    elif region.element_type is ElementType.BFLOAT16:
+def _first_bad(element_type: ElementType | None, data: NDArray[np.uint8]) -> int | None:
+    if element_type in _FLOAT_TYPES:
+        good = np.isfinite(data.view(_FLOAT_TYPES[element_type]))
+    elif element_type is ElementType.BFLOAT16:
         good = (data.view("<u2") & 0x7F80) != 0x7F80
-    elif region.element_type is ElementType.BOOL:
+    elif element_type is ElementType.BOOL:
         good = data <= 1
     else:
         return None

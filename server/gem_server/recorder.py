@@ -15,6 +15,7 @@ from gem_server.errors import StartupError
 from gem_server.flow.observer import CommitObserver
 from gem_server.flow.requests import CommitRequest
 from gem_server.settings import ServerSettings
+from gem_server.state.buffers import Buffers
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.kept_rule import has_begun, kept_vectors
 from gem_server.state.moments import Vectors
@@ -94,7 +95,7 @@ class Recorder(CommitObserver):
         if layout is None:
             raise AssertionError("there are no parameters to record")
         event = {"event": "parameters", "run": self._run, "clock": central.clock, "incarnation": central.incarnation}
-        rest = [memoryview(central.buffers)]
+        rest = [memoryview(central.buffers.joined())]
         if rule is not None:
             vectors = kept_vectors(rule, central.parameters)
             event["rule_state"] = {"vectors": len(vectors), "scalars": rule.kept_scalars}
@@ -138,9 +139,15 @@ class Recorder(CommitObserver):
         self._append({"event": "forgotten", "session": session.number})
 
     async def committed(
-        self, session: Session, request: CommitRequest, clock: int, staleness: int, statistics: Statistics
+        self,
+        session: Session,
+        request: CommitRequest,
+        clock: int,
+        staleness: int,
+        statistics: Statistics,
+        buffers: Buffers,
     ) -> None:
-        """Record an applied commit; reads its buffer until it returns."""
+        """Record an applied commit, with all BUFFERs of the version that it made."""
         buffer = request.hold.buffer
         if buffer is None:
             raise AssertionError("a commit without its delta")
@@ -157,13 +164,13 @@ class Recorder(CommitObserver):
             "eta": request.eta,
             "statistics": statistics._asdict(),
         }
-        await self._appended(event, (_bytes_of(buffer.parameters), buffer.rest))
+        await self._appended(event, (_bytes_of(buffer.parameters), memoryview(buffers.joined())))
 
     async def close(self, central: CentralVariable) -> None:
         """Record the end of the process; close. Idempotent."""
         if self._writer is not None:
             has_any = central.layout is not None
-            found = await asyncio.to_thread(digest, central.parameters, central.buffers) if has_any else None
+            found = await asyncio.to_thread(digest, central.parameters, central.buffers.joined()) if has_any else None
             await self._appended({"event": "ended", "clock": central.clock, "digest": found})
         await self.abandon()
 

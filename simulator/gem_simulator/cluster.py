@@ -1,7 +1,7 @@
 """Server's and workers' state."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +99,17 @@ class Cluster:
         """Lazy: the worker's parameters are still its reply's."""
         return self._workload.step(worker.hand, worker.exchange.held, worker.buffers, self._eta)
 
+    def _merged(self, given: bytes, sent: bytes) -> bytes:
+        """The BUFFERs after a commit: those that the worker has not changed do not travel (commit.proto)."""
+        if self.buffers == given:
+            return sent
+        pieces, start = [], 0
+        for tensor in self._workload.layout.buffers:
+            part = slice(start, start + tensor.byte_count)
+            pieces.append(self.buffers[part] if sent[part] == given[part] else sent[part])
+            start = part.stop
+        return b"".join(pieces)
+
     def _fetch(self, worker: _Worker) -> None:
         delta, skipped = self._compute(worker)
         base = worker.base
@@ -111,6 +122,7 @@ class Cluster:
     def _commit(self, event: Event, worker: _Worker) -> Commit:
         if worker.under_way is None:
             delta, skipped = self._compute(worker)
+            delta = replace(delta, buffers=self._merged(worker.buffers, delta.buffers))
             base = worker.base
             self._on_delta(event.rank, delta)
             self._before_rule(self.parameters, worker.exchange.state, delta.values)

@@ -149,7 +149,7 @@ class Workload:
         torch.set_num_threads(1)
         self._flat.write_parameters(torch.from_numpy(parameters))
         if buffers:
-            self._flat.write_buffers(torch.frombuffer(bytearray(buffers), dtype=torch.uint8))
+            self._flat.buffers.write(torch.frombuffer(bytearray(buffers), dtype=torch.uint8))
         return score(self.model, samples, _CPU)
 
     def _install(self, parameters: NDArray[np.float32], buffers: bytes) -> None:
@@ -167,7 +167,9 @@ class Workload:
         return self._decoded
 
     def _sent_buffers(self) -> bytes:
-        return bytes(self._transfer.delta[self._delta_format.parameter_bytes :])
+        values = torch.empty(self._flat.buffers.byte_count, dtype=torch.uint8)
+        self._flat.buffers.read(values)
+        return values.numpy().tobytes()
 
 
 @contextmanager

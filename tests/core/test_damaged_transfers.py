@@ -19,6 +19,8 @@ from gem_core import (
     WireType,
 )
 from gem_core.chunking import Assembler
+from gem_core.chunking.assemble import first_non_finite
+from gem_core.layout import ElementType, TensorKind, TensorSpec
 from gem_core.payload import MAX_CHUNK_BYTES
 from tests.core.transfers import ENCODED, Transfer, awkward_transfer, deliver
 
@@ -248,16 +250,43 @@ def test_bad_encoded_parameters_are_refused(wire_type: WireType, offset: int, ne
     [
         (0, b"\x02", "buffer 'mask', element 0, is neither 0 nor 1"),
         (2, b"\xff", "buffer 'mask', element 2, is neither 0 nor 1"),
-        (3, struct.pack("<f", np.nan), "buffer 'mean', element 0, is not finite"),
-        (3 + 36, struct.pack("<f", np.inf), "buffer 'variance', element 4, is not finite"),
-        (53, b"\x80\xff", "buffer 'half', element 1, is not finite"),
-        (58, struct.pack("<d", -np.inf), "buffer 'wide', element 0, is not finite"),
-        (92, b"\x00\x7c", "buffer 'small', element 1, is not finite"),
     ],
 )
 def test_bad_buffers_are_refused(wire_type: WireType, offset: int, new: bytes, message: str) -> None:
     transfer = awkward_transfer(wire_type)
     assert message in str(with_bytes(transfer, transfer.payload.parameter_bytes + offset, new))
+
+
+@pytest.mark.parametrize("wire_type", ENCODED)
+@pytest.mark.parametrize(
+    ("offset", "new"),
+    [
+        (3, struct.pack("<f", np.nan)),
+        (3 + 36, struct.pack("<f", np.inf)),
+        (53, b"\x80\xff"),
+        (58, struct.pack("<d", -np.inf)),
+        (92, b"\x00\x7c"),
+    ],
+)
+def test_buffers_that_are_not_finite_arrive_and_are_noticed(wire_type: WireType, offset: int, new: bytes) -> None:
+    transfer = awkward_transfer(wire_type)
+    rest = bytearray(transfer.rest)
+    rest[offset : offset + len(new)] = new
+    other = Transfer(transfer.payload, transfer.parameters, bytes(rest))
+    assembler, _, arrived = other.decoder()
+    for sent, is_finite in ((transfer, True), (other, False), (transfer, True)):
+        deliver(assembler, sent)
+        assert (arrived == sent.rest, assembler.is_rest_finite) == (True, is_finite)
+        assembler.restart()
+
+
+def test_the_first_value_that_is_not_finite_is_named() -> None:
+    mean = TensorSpec("mean", (3,), ElementType.BFLOAT16, TensorKind.BUFFER)
+    count = TensorSpec("count", (3,), ElementType.INT16, TensorKind.BUFFER)
+    values = np.frombuffer(b"\x80\x3f\x80\xff\xc0\x7f", np.uint8)
+    assert "buffer 'mean', element 1, is not finite" in str(first_non_finite(mean, values))
+    assert first_non_finite(count, values) is None
+    assert first_non_finite(mean, values[[0, 1, 0, 1, 0, 1]]) is None
 
 
 def test_buffers_may_be_larger_than_the_limit_of_parameters() -> None:

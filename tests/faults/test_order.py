@@ -149,7 +149,7 @@ async def test_with_compact_state_commits_wait_for_a_checkpoint_that_has_no_copy
 
 
 def found_as_server_keeps(serving: Serving) -> bytes:
-    return serving.server.central.parameters.tobytes() + serving.server.central.buffers
+    return serving.server.central.parameters.tobytes() + serving.server.central.buffers.joined()
 
 
 def _end_of_first_record(path: Path) -> int:

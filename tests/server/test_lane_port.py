@@ -35,7 +35,7 @@ GOOD = hello(SESSION, INCARNATION).SerializeToString()
 
 async def wait_for_words(connection: LaneConnection) -> None:
     """A handler that lets its worker in, and takes whatever it says."""
-    connection.welcome(100)
+    connection.welcome(100, 0)
     while await connection.receive() is not None:
         pass
 
@@ -344,7 +344,7 @@ async def test_a_handler_is_cancelled_when_its_worker_goes() -> None:
     cancelled = asyncio.Event()
 
     async def serve(connection: LaneConnection) -> None:
-        connection.welcome(100)
+        connection.welcome(100, 0)
         try:
             await connection.receive()
         except asyncio.CancelledError:
@@ -370,7 +370,7 @@ async def test_calls_may_end_within_the_grace_of_a_drain() -> None:
     goes_on = asyncio.Event()
 
     async def serve(connection: LaneConnection) -> None:
-        connection.welcome(100)
+        connection.welcome(100, 0)
         await goes_on.wait()
         finished.set()
 

@@ -13,6 +13,7 @@ from gem_server.flow.request_queue import StrictQueue
 from gem_server.flow.requests import CommitRequest, PullRequest
 from gem_server.flow.staging_pool import BufferLease, Purpose, StagingPool
 from gem_server.flow.turns import TraceTurns
+from gem_server.state.buffers import NO_BUFFERS
 from gem_server.state.ledger import Content
 from gem_server.state.worker_snapshots import WorkerSnapshots
 from gem_server.version import Version
@@ -54,7 +55,7 @@ class Followed:
         for rank in ranks:
             rule = create_rule("gem")
             state = rule.new_worker(np.zeros(8, np.float32))
-            self.sessions[rank].held = WorkerSnapshots(rule, state, Version(1, 1), b"", 1)
+            self.sessions[rank].held = WorkerSnapshots(rule, state, Version(1, 1), NO_BUFFERS, 1)
 
     def served(self) -> str:
         """Everything that can be served now."""

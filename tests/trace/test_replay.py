@@ -220,7 +220,7 @@ async def test_a_clock_of_its_past_can_be_compared(serve: Serve, tmp_path: Path)
     serving = await serve(record=path)
     (worker,) = await serving.training(1)
     await work([worker], 2)
-    early = serving.server.central.parameters.copy(), serving.server.central.buffers
+    early = serving.server.central.parameters.copy(), serving.server.central.buffers.joined()
     await work([worker], 2)
     await serving.stop()
     replay(path, against=(3, digest(*early)))

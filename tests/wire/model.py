@@ -98,6 +98,11 @@ class Model:
         tensors[index] = replace(tensors[index], **changes)
         return Model(tensors)
 
+    def selecting(self, indices: Sequence[int]) -> "Model":
+        """A model of the payloads that have only these BUFFERs; its digest is another one's."""
+        buffers = self.of_kind("buffer")
+        return Model([*self.of_kind("parameter"), *(buffers[index] for index in indices)])
+
     def of_kind(self, kind: str) -> list[Tensor]:
         return [tensor for tensor in self.tensors if tensor.kind == kind]
 

@@ -236,10 +236,10 @@ async def test_parameters_that_legal_deltas_made_larger_than_any_of_them_begin_a
 
 
 async def test_upload_with_an_illegal_buffer_is_refused(serving: Serving) -> None:
-    worker = await serving.joined()
-    values = SMALL.random_values(1)
-    wrong = Values(values.parameters, np.float32(np.nan).tobytes() + values.rest[4:])
-    assert "running_mean" in await refuse_upload(serving, worker, worker.upload(wrong), "BAD_VALUE")
+    model = Model((Tensor("weight", (3,)), Tensor("mask", (2,), "buffer", "bool")))
+    worker = await serving.joined(model)
+    wrong = Values(model.random_values(1).parameters, b"\x00\x02")
+    assert "mask" in await refuse_upload(serving, worker, worker.upload(wrong), "BAD_VALUE")
 
 
 async def test_uploads_that_stall_do_not_stop_a_later_one(serve: Serve) -> None:

@@ -1,5 +1,6 @@
 """Payloads on their way: a commit or upload cut into messages, and parameters collected from a stream."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import google_crc32c
@@ -13,6 +14,26 @@ MIB = 1024 * 1024
 # parameter_server.proto: "Messages are at most 2 MiB + 64 KiB"; transfer.proto: a chunk has 1 byte to 2 MiB.
 MESSAGE_LIMIT = 2 * MIB + 64 * 1024
 CHUNK_LIMIT = 2 * MIB
+
+
+def runs_of(indices: Sequence[int]) -> list[int]:
+    """transfer.proto: how BufferSelection names these BUFFERs, ascending."""
+    runs, end = [], 0
+    for index in indices:
+        if index == end and runs:
+            runs[-1] += 1
+        else:
+            runs += [index - end, 1]
+        end = index + 1
+    return runs
+
+
+def indices_of(runs: Sequence[int]) -> list[int]:
+    found, at = [], 0
+    for left_out, selected in zip(runs[::2], runs[1::2], strict=True):
+        found += range(at + left_out, at + left_out + selected)
+        at += left_out + selected
+    return found
 
 
 def crc32c(data: bytes) -> int:
@@ -96,9 +117,11 @@ class Transfer:
         assert self.header is None
         assert self.chunk_count == 0
         assert header.wire_type == self.wire_type
+        assert header.layout_digest == self.model.digest
+        if header.HasField("buffers"):
+            self.model = self.model.selecting(indices_of(header.buffers.runs))
         assert header.byte_count == self.model.byte_count(self.wire_type)
         assert header.offset == self.start
-        assert header.layout_digest == self.model.digest
         assert header.version.incarnation > 0
         assert header.version.clock > 0
         self.header = header

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.wire.calls import Stream, Stub, open_channel, tls_context
 from tests.wire.lane import LaneCall, hello
 from tests.wire.model import FLOAT32, Model, Values
 from tests.wire.refusals import PATIENCE, Refusal, refused
-from tests.wire.transfer import CHUNK_LIMIT, MIB, Commit, Transfer, cut_payload, footer_of
+from tests.wire.transfer import CHUNK_LIMIT, MIB, Commit, Transfer, cut_payload, footer_of, runs_of
 
 
 @dataclass
@@ -169,10 +170,15 @@ class RawWorker:
 
     # -- commits ---------------------------------------------------------------------------------------------------
 
-    def prepare(self, delta: Values, *, chunk_bytes: int = MIB, **header_changes: Any) -> Commit:
-        """The next commit, with this delta, against what the worker holds."""
-        payload = self.model.encode(delta, self.delta_wire_type)
-        chunks = cut_payload(self.model, payload, chunk_bytes, self.delta_wire_type)
+    def prepare(
+        self, delta: Values, *, chunk_bytes: int = MIB, selected: Sequence[int] | None = None, **header_changes: Any
+    ) -> Commit:
+        """The next commit, with this delta, against what the worker holds; `selected`: the BUFFERs in it."""
+        model = self.model if selected is None else self.model.selecting(selected)
+        payload = model.encode(delta, self.delta_wire_type)
+        chunks = cut_payload(model, payload, chunk_bytes, self.delta_wire_type)
+        if selected is not None:
+            header_changes = {"buffers": transfer_pb2.BufferSelection(runs=runs_of(selected))} | header_changes
         fields = {
             "session_id": self.session_id,
             "sequence": self.sequence + 1,

@@ -72,6 +72,7 @@ def test_parameters_installed_on_cuda_are_those_installed_on_the_cpu(wire: WireT
             values = np.random.default_rng(0).standard_normal(flat.layout.parameter_count)
             payload = bytes(encode(wire, values.astype(np.float32))) + bytes(flat.layout.buffer_bytes)
         transfer.reply[:] = payload
+        transfer.arrived()
         transfer.install()
     for name, value in on_host.state_dict().items():
         assert torch.equal(on_device.state_dict()[name].cpu(), value), name

@@ -5,7 +5,6 @@ Not thread-safe.
 """
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from operator import attrgetter, is_
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from gem_core.layout import Layout, TensorKind
 from gem_worker.errors import UnsupportedModelError
+from gem_worker.model_buffers import ModelBuffers
 from gem_worker.model_structure import ModelStructure
 from gem_worker.model_tensors import ModelTensor, inspect_model
 
@@ -57,18 +57,10 @@ class TrainedTensor:
         return self.values.is_contiguous()
 
 
-@dataclass(slots=True)
-class HeldBuffer:
-    """Persistent buffer, and its flat view."""
-
-    name: str
-    tensor: Tensor
-    values: Tensor
-    owners: tuple[tuple[nn.Module, str], ...]
-
-
 class FlatModel:
-    """Model's tensors in flat buffers. Drops existing gradients. Raises UnsupportedModelError.
+    """Model's parameters and gradients in flat buffers; its BUFFERs stay where they are (`buffers`).
+
+    Drops existing gradients. Raises UnsupportedModelError.
 
     Each step compares all tensors with what they were, in loops that run in C, and goes through them one by one only
     if some differ: a model may have tens of thousands of tensors.
@@ -89,10 +81,7 @@ class FlatModel:
         self.trained: tuple[TrainedTensor, ...]
         self.groups, self.trained = _flatten_parameters(by_kind[TensorKind.PARAMETER], self.device)
         self._permuted = tuple(one for one in self.trained if not one.is_row_major)
-        self.flat_buffers: tuple[Tensor, ...]
-        self._buffers: tuple[HeldBuffer, ...]
-        self.flat_buffers, self._buffers = _flatten_buffers(by_kind[TensorKind.BUFFER], self.device)
-        self._buffer_bytes = tuple(flat.view(torch.uint8) for flat in self.flat_buffers)
+        self.buffers = ModelBuffers(by_kind[TensorKind.BUFFER], self.device)
         self.tensors: tuple[ModelTensor, ...] = tensors
         self.moved: set[int] = set()
         self._structure = ModelStructure(model)
@@ -108,17 +97,12 @@ class FlatModel:
         (group,) = self.groups
         return group.parameters.dtype is torch.float32 and group.gradients.dtype is torch.float32
 
-    def float_buffers(self) -> Iterator[Tensor]:
-        """Yield the flat BUFFERs of each floating-point type."""
-        return (flat for flat in self.flat_buffers if flat.dtype.is_floating_point and flat.numel())
-
     def collect_parameters(self) -> None:
-        """Repair views of parameters and buffers. Raises UnsupportedModelError for a changed model."""
+        """Repair views of parameters, and find replaced buffers. Raises UnsupportedModelError for a changed model."""
         self._structure.refuse_changes()
         if list(map(Tensor.data_ptr, self._parameters)) != self._addresses:
             self._repair_parameters()
-        for buffer in self._buffers:
-            self._collect_buffer(buffer)
+        self.buffers.collect()
 
     def collect_gradients(self) -> None:
         """Repair all views; call once per step. A gradient of None counts as 0.
@@ -178,7 +162,7 @@ class FlatModel:
     @torch.no_grad()
     def has_moved(self, one: TrainedTensor, since: Tensor) -> bool:
         """Whether a tensor differs from its part of `since`: float32, in layout order."""
-        return not torch.equal(one.values.float(), _row_major(one, since))
+        return not torch.equal(one.values.float(), row_major(one, since))
 
     @torch.no_grad()
     def write_parameters(self, values: Tensor) -> None:
@@ -187,22 +171,6 @@ class FlatModel:
             group.parameters.copy_(values[group.start : group.stop], non_blocking=True)
         for one in self._permuted:
             one.values.copy_(row_major(one, values))
-
-    @torch.no_grad()
-    def read_buffers(self, out: Tensor, *, non_blocking: bool = True) -> None:
-        """Copy the BUFFERs to `out`: uint8 [layout.buffer_bytes], in layout order."""
-        start = 0
-        for one in self._buffer_bytes:
-            out[start : start + len(one)].copy_(one, non_blocking=non_blocking)
-            start += len(one)
-
-    @torch.no_grad()
-    def write_buffers(self, values: Tensor) -> None:
-        """Copy `values` to the BUFFERs, as in `read_buffers`."""
-        start = 0
-        for one in self._buffer_bytes:
-            one.copy_(values[start : start + len(one)], non_blocking=True)
-            start += len(one)
 
     def _repair_parameters(self) -> None:
         for number, (one, address) in enumerate(zip(self.trained, self._addresses, strict=True)):
@@ -257,24 +225,6 @@ class FlatModel:
     def _group_of(self, one: TrainedTensor) -> Group:
         """The group of a parameter that has elements."""
         return next(group for group in self.groups if one.start < group.stop)
-
-    def _collect_buffer(self, buffer: HeldBuffer) -> None:
-        module, key = buffer.owners[0]
-        current = _registered(module, key)
-        if current is not buffer.tensor:
-            if current is None or any(_registered(m, k) is not current for m, k in buffer.owners):
-                raise UnsupportedModelError(
-                    f"{buffer.name}: the buffer was removed, or replaced in one of several modules that share it, "
-                    "after joining; write into it instead: buffer.copy_(...)"
-                )
-            buffer.tensor = current
-        if current.data_ptr() != buffer.values.data_ptr():
-            _attach(buffer.name, current, buffer.values)
-
-
-def _registered(module: nn.Module, key: str) -> Tensor | None:
-    """The module's buffer of this name, or its parameter, if a script sends a frozen one as a BUFFER."""
-    return module._buffers[key] if key in module._buffers else module._parameters.get(key)
 
 
 @torch.no_grad()
@@ -368,25 +318,6 @@ def _flatten_parameters(
         groups.append(group)
         start += count
     return tuple(groups), tuple(trained)
-
-
-def _flatten_buffers(
-    tensors: list[ModelTensor], device: torch.device
-) -> tuple[tuple[Tensor, ...], tuple[HeldBuffer, ...]]:
-    """`torch.save` refuses a storage that is viewed as several types."""
-    flats, buffers = [], []
-    for dtype, members in itertools.groupby(tensors, key=lambda one: one.tensor.dtype):
-        some = list(members)
-        flat = torch.empty(sum(one.spec.elements for one in some), dtype=dtype, device=device)
-        offset = 0
-        for one in some:
-            values = flat[offset : offset + one.spec.elements].view(one.tensor.shape)
-            values.copy_(one.tensor.detach())
-            one.tensor.data = _alone(values)
-            buffers.append(HeldBuffer(one.spec.name, one.tensor, values, one.owners))
-            offset += one.spec.elements
-        flats.append(flat)
-    return tuple(flats), tuple(buffers)
 
 
 def _dense_strides(tensor: Tensor) -> tuple[int, ...]:

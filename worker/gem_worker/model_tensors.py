@@ -114,7 +114,6 @@ def inspect_model(
         spec = TensorSpec(name, tuple(tensor.shape), element_type, kind, tuple(aliases), is_embedding, digest)
         tensors.append(ModelTensor(spec, tensor, tuple(owners[identity][1])))
     _refuse_together(model, tensors, script_tensors)
-    refuse_non_finite(one for one in tensors if one.spec.kind is TensorKind.BUFFER)
     tensors.sort(key=_position)
     try:
         return Layout(one.spec for one in tensors), tuple(tensors)
@@ -123,18 +122,13 @@ def inspect_model(
 
 
 def refuse_non_finite(tensors: Iterable[ModelTensor]) -> None:
-    """Raise UnsupportedModelError for NaN and infinity, which servers reject."""
+    """Raise UnsupportedModelError for parameters with NaN or infinity, which servers reject."""
     tensors = [one for one in tensors if one.tensor.is_floating_point() and one.tensor.numel()]
     if _are_finite([one.tensor.detach() for one in tensors]):
         return
     for one in tensors:
         if not bool(torch.isfinite(one.tensor.detach()).all()):
-            fix = (
-                "register it with persistent=False, then it stays with the worker"
-                if one.spec.kind is TensorKind.BUFFER
-                else "initialise it"
-            )
-            raise UnsupportedModelError(f"{one.spec.name}: holds values that are not finite; {fix}")
+            raise UnsupportedModelError(f"{one.spec.name}: holds values that are not finite; initialise it")
 
 
 def _are_finite(tensors: list[Tensor]) -> bool:

@@ -368,7 +368,7 @@ class ParameterServer:
         finally:
             flat.zero_gradients()
             scaling.update(scaler)
-        self._count_skipped(not staged.usable)
+        self._count_skipped(staged)
         if self._courier is None:
             self._finished |= self._client.run_state is RunState.FINISHED
         return report
@@ -399,7 +399,7 @@ class ParameterServer:
             report = self._skip(transfer, staged.loss, samples, local.rate)
             local.repair()
             local.restart()
-        self._count_skipped(not staged.usable)
+        self._count_skipped(staged)
         self._finished |= self._client.run_state is RunState.FINISHED
         return report
 
@@ -510,6 +510,7 @@ class ParameterServer:
                 in_place=transfer.in_place,
                 scale=staged.scale,
                 local_steps=local_steps,
+                buffers=transfer.buffers,
             )
         except RunFinishedError:
             exchange = time.perf_counter() - started
@@ -523,7 +524,7 @@ class ParameterServer:
             self._bring_parameters(transfer, has_parameters=False)
         else:
             exchange = time.perf_counter() - started
-            transfer.arrived(outcome.parameters)
+            transfer.arrived(outcome.parameters, outcome.buffers, outcome.rest)
             transfer.install()
             self._version = outcome.version
             verdict, applied = outcome.verdict, outcome.applied
@@ -557,14 +558,22 @@ class ParameterServer:
         self.last_report = StepReport(False, True, None, self.version, loss, samples, eta, compute, copy, 0.0)
         return self.last_report
 
-    def _count_skipped(self, is_skipped: bool) -> None:
+    def _count_skipped(self, staged: Staged) -> None:
+        is_skipped = not staged.usable
         self.skipped_steps += is_skipped
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if is_skipped else 0
         if self._skipped_in_a_row == 1:
             what = "gradient is" if self._optimizer is None else "parameters are"
+            if staged.bad_buffer:
+                what = f"new values of the buffer {staged.bad_buffer} are"
             _log.warning("the %s not finite: this step is skipped (%d so far)", what, self.skipped_steps)
         if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             what, rate = ("gradients", "--eta") if self._optimizer is None else ("commits", "learning rate")
+            if staged.bad_buffer:
+                raise DivergedError(
+                    f"{self._skipped_in_a_row} steps in a row made the buffer {staged.bad_buffer} infinite or NaN: if "
+                    "the script means that, register the buffer with persistent=False, so that it stays with the worker"
+                )
             raise DivergedError(
                 f"{self._skipped_in_a_row} {what} in a row were not finite: start again with a smaller {rate}, and "
                 "look for a division by 0 or the log of 0 in the loss"
@@ -597,7 +606,7 @@ class ParameterServer:
         if outcome is None:
             report = replace(report, version=self._version)
         else:
-            transfer.arrived(outcome.parameters)
+            transfer.arrived(outcome.parameters, outcome.buffers, outcome.rest)
             report = replace(report, applied=outcome.applied, verdict=outcome.verdict, version=outcome.version)
             self.applied_steps += outcome.applied
             if outcome.verdict is not None:
@@ -630,7 +639,15 @@ class ParameterServer:
         if arrived is not None and transfer.is_elsewhere:
             self._install(transfer, arrived, buffers=not goes)
         if goes and base is not None:
-            courier.hand(transfer.delta, transfer.reply, base, staged.loss, samples, in_place=transfer.in_place)
+            courier.hand(
+                transfer.delta,
+                transfer.reply,
+                base,
+                staged.loss,
+                samples,
+                in_place=transfer.in_place,
+                buffers=transfer.buffers,
+            )
         if arrived is not None:
             if not transfer.is_elsewhere:
                 self._install(transfer, arrived, buffers=not goes)

@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gem_core.chunking.assemble import check_rest, first_non_finite
 from gem_core.layout import TensorKind
-from gem_core.payload import PayloadFormat
+from gem_core.payload import PayloadFormat, selected_format
+from gem_core.selection import Selection
 from gem_core.wire_types import COARSE, WireType
 from gem_worker import wire_casts
 from gem_worker.error_feedback import ErrorFeedback
@@ -32,11 +35,13 @@ class Staged:
         usable: the server accepts it: finite, the delta at most 5e29 in magnitude.
         loss: None if not finite.
         scale: factor still to apply to the delta; None: none.
+        bad_buffer: the first BUFFER that changed to values that are not finite; "": none.
     """
 
     usable: bool
     loss: float | None
     scale: float | None = None
+    bad_buffer: str = ""
 
 
 class Transfer:
@@ -45,6 +50,7 @@ class Transfer:
     Attributes:
         delta: commit payload. With `scales_later` a plain float32 CPU model's gradients lie here; compute none while a
             commit is in flight.
+        buffers: the BUFFERs in `delta`; None: all.
         reply: buffer for the next payload; with `overlap` two alternate.
         in_place: whether `arrived` accepts other memory.
         is_elsewhere: the last payload is there; `install` must precede the next commit.
@@ -77,6 +83,11 @@ class Transfer:
         self._encoded: Tensor | None = None
         self._feedback: ErrorFeedback | None = None
         self.delta = host_view(self._delta_host)
+        self.buffers: Selection | None = None
+        # BUFFERs that changed, of the commit that was staged last, until it is answered.
+        self._staged: Sequence[int] | None = None
+        # BUFFERs that arrived and are not installed yet: which, and their bytes.
+        self._arrived: tuple[Selection | None, Tensor] | None = None
         self._delta_place: memoryview | None = None
         self._is_there = self._on_host and delta_wire is WireType.FLOAT32 and flat.is_plain and scales_later
         if self._is_there:
@@ -107,12 +118,27 @@ class Transfer:
         if self._is_there:
             self._flat.move_gradients(self._delta_values())
 
-    def arrived(self, parameters: memoryview | None = None) -> None:
-        """Mark a payload as complete, in `reply` or (`in_place`) in `parameters`, which must not change."""
+    def arrived(
+        self,
+        parameters: memoryview | None = None,
+        buffers: Selection | None = None,
+        rest: memoryview | None = None,
+    ) -> None:
+        """Mark a payload as complete, in `reply` or (`in_place`) in `parameters`, which must not change.
+
+        `buffers`, `rest`: the BUFFERs that came, and their bytes, where a reply leaves out the others because the
+        commit staged last was applied; None: the payload has all.
+        """
         reply = self._replies[0]
         self._replies.rotate(1)
         self._received = reply if parameters is None else self._at(parameters, reply)
         self.is_elsewhere = self._received is not reply
+        if self._flat.buffers.byte_count:
+            if rest is not None:
+                self._flat.buffers.sent()
+            split = self._reply_format.parameter_bytes
+            came = self._received[split:] if rest is None else _tensor_of(np.frombuffer(rest, np.uint8))
+            self._arrived, self._staged = (buffers, came), None
 
     @torch.no_grad()
     def stage(
@@ -123,14 +149,15 @@ class Transfer:
         *,
         since: Tensor | None = None,
     ) -> Staged:
-        """Write -eta * gradient and the buffers into `delta`; may overwrite the flat gradient.
+        """Write -eta * gradient and the BUFFERs that changed into `delta`; may overwrite the flat gradient.
 
         Zero the gradients only after sending. `shared`: place for `delta`, CPU only. `since`: stage parameters minus
         these (float32, layout order; eta -1). Raises ValueError if `loss` has several elements.
         """
         self._move_delta(shared)
         self.clock.staging()
-        scalars = [buffer.aminmax() for buffer in self._flat.float_buffers()]
+        scalars: list[tuple[Tensor, Tensor]] = []
+        self._flat.buffers.gather()
         gradients = self._source()
         feedback = self._feedback_for(gradients) if since is None else None
         if since is not None:
@@ -160,18 +187,20 @@ class Transfer:
             if self._encoder is None:
                 self._encoder = HostEncoder(self._delta_format.wire_type, gradients, self._delta_host[:split])
             usable = self._encoder.encode(-eta)
-        self._flat.read_buffers(self._delta_host[split:])
+        bad_buffer = self._stage_buffers() if self._on_host else ""
         self.clock.staged()
+        if not self._on_host:
+            bad_buffer = self._stage_buffers()
         numbers: list[float] = fetched.tolist()
         number = numbers.pop() if isinstance(loss, Tensor) else loss
         if not self._on_host:
             largest, least = numbers.pop(), numbers.pop()
             usable = least >= -LARGEST_SENT and largest <= LARGEST_SENT  # NaN fails every comparison
-        usable = usable and all(map(math.isfinite, numbers))
+        usable = usable and not bad_buffer
         if feedback is not None and not usable:
             feedback.undo(gradients, self._sent())
         known_loss = float(number) if number is not None and math.isfinite(number) else None
-        return Staged(usable, known_loss, -eta if self._is_there and since is None else None)
+        return Staged(usable, known_loss, -eta if self._is_there and since is None else None, bad_buffer)
 
     @torch.no_grad()
     def rounded_away(self) -> Tensor | None:
@@ -184,9 +213,13 @@ class Transfer:
 
     @torch.no_grad()
     def install(self, *, buffers: bool = True) -> None:
-        """Copy the last payload into the model, with or without BUFFERs."""
+        """Copy the last payload into the model; call it again to undo what the script has changed since.
+
+        `buffers` False: the BUFFERs that are staged keep the model's values, which are newer.
+        """
         self.clock.received()
-        self._install(self._received, buffers=buffers)
+        self._install(self._received)
+        self._install_buffers(keep=not buffers)
         self.clock.installed()
 
     @torch.no_grad()
@@ -202,15 +235,15 @@ class Transfer:
 
     @torch.no_grad()
     def restore_buffers(self) -> None:
-        """Reset the BUFFERs, after a step without a commit."""
+        """Reset the BUFFERs that the last step changed, after a step without a commit."""
         self.clock.received()
-        self._flat.write_buffers(self._received[self._reply_format.parameter_bytes :])
+        self._flat.buffers.restore(self._staged)
         self.clock.installed()
 
     @torch.no_grad()
     def first_payload(self) -> memoryview:
-        """Initialize's payload. Raises UnsupportedModelError if a value is not finite."""
-        refuse_non_finite(one for one in self._flat.tensors if one.spec.kind is not TensorKind.FROZEN)
+        """Initialize's payload. Raises UnsupportedModelError if a parameter is not finite."""
+        refuse_non_finite(one for one in self._flat.tensors if one.spec.kind is TensorKind.PARAMETER)
         form = PayloadFormat(self._flat.layout, WireType.FLOAT32)
         payload = torch.empty(form.byte_count, dtype=torch.uint8, device="cpu")
         values = payload[: form.parameter_bytes].view(torch.float32)
@@ -220,7 +253,7 @@ class Transfer:
             on_device = self._memory_on_device()
             self._flat.read_parameters(on_device)
             values.copy_(on_device)
-        self._flat.read_buffers(payload[form.parameter_bytes :], non_blocking=False)
+        self._flat.buffers.read(payload[form.parameter_bytes :])
         return host_view(payload)
 
     def _at(self, parameters: memoryview, reply: Tensor) -> Tensor:
@@ -234,9 +267,7 @@ class Transfer:
             if len(self._places) >= _REMEMBERED_PLACES:
                 self._places.clear()
                 self._decoders.clear()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # about read-only memory
-                known = self._places[address] = torch.from_numpy(array)
+            known = self._places[address] = _tensor_of(array)
         return known
 
     def _host_bytes(self, count: int) -> Tensor:
@@ -281,7 +312,41 @@ class Transfer:
                 wire_casts.encode(wire_type, scaled, encoded)
         self._delta_host[:split].copy_(encoded, non_blocking=True)
 
-    def _install(self, payload: Tensor, *, buffers: bool) -> None:
+    def _stage_buffers(self) -> str:
+        """Put the BUFFERs that changed behind the PARAMETERs; return the name of one that is not finite, or ""."""
+        held = self._flat.buffers
+        if not held.byte_count:
+            return ""
+        changed, selection = held.changed()
+        form = self._delta_format
+        if selection is not None:
+            form = selected_format(form.layout, form.wire_type, selection)
+        rest = self._delta_host[form.parameter_bytes : form.byte_count]
+        held.pack(selection, rest)
+        self._staged = changed
+        if self.buffers is not selection or len(self.delta) != form.byte_count:
+            self.buffers, self.delta = selection, host_view(self._delta_host[: form.byte_count])
+        values = rest.numpy()
+        if check_rest(form, form.parameter_bytes, values):
+            return ""
+        indices = range(len(form.buffers)) if selection is None else selection.indices()
+        start = 0
+        for index, spec in zip(indices, form.buffers, strict=True):
+            stop = start + spec.byte_count
+            if index in changed and first_non_finite(spec, values[start:stop]) is not None:
+                return spec.name
+            start = stop
+        return ""
+
+    def _install_buffers(self, *, keep: bool) -> None:
+        held, arrived, self._arrived = self._flat.buffers, self._arrived, None
+        if arrived is not None:
+            held.receive(*arrived, keep=frozenset(self._staged or ()) if keep else ())
+        # A commit's reply in time leaves nothing to undo.
+        if not keep and (arrived is None or len(self._replies) > 1):
+            held.restore()
+
+    def _install(self, payload: Tensor) -> None:
         split = self._reply_format.parameter_bytes
         wire_type = self._reply_format.wire_type
         if self._on_host and self._flat.is_plain:
@@ -297,8 +362,6 @@ class Transfer:
                     self._decoded = self._memory_on_device()
                 wire_casts.decode(wire_type, encoded, self._decoded)
                 self._flat.write_parameters(self._decoded)
-        if buffers:
-            self._flat.write_buffers(payload[split:])
 
     def _decoder_of(self, payload: Tensor) -> HostDecoder:
         """Cached by address."""
@@ -328,3 +391,9 @@ def host_view(tensor: Tensor) -> memoryview:
     """Writable view of a uint8 host tensor."""
     array: NDArray[np.uint8] = tensor.numpy()
     return array.data
+
+
+def _tensor_of(array: NDArray[np.uint8]) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # about read-only memory
+        return torch.from_numpy(array)

@@ -26,7 +26,7 @@ from gemps.v1 import run_pb2 as gemps_dot_v1_dot_run__pb2
 from gemps.v1 import transfer_pb2 as gemps_dot_v1_dot_transfer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15gemps/v1/commit.proto\x12\x08gemps.v1\x1a\x12gemps/v1/run.proto\x1a\x17gemps/v1/transfer.proto\"\xf0\x02\n\x0c\x43ommitHeader\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\'\n\x0c\x62\x61se_version\x18\x03 \x01(\x0b\x32\x11.gemps.v1.Version\x12%\n\twire_type\x18\x04 \x01(\x0e\x32\x12.gemps.v1.WireType\x12\x12\n\nbyte_count\x18\x05 \x01(\x04\x12\x11\n\x04loss\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07samples\x18\x07 \x01(\x04\x12\x1b\n\x0epayload_crc32c\x18\x08 \x01(\x07H\x01\x88\x01\x01\x12\x33\n\rshared_memory\x18\t \x01(\x0b\x32\x1c.gemps.v1.SharedMemoryHandle\x12\x12\n\x05scale\x18\n \x01(\x02H\x02\x88\x01\x01\x12\x13\n\x0blocal_steps\x18\x0b \x01(\r\x12\x11\n\tcommit_id\x18\x0c \x01(\x06\x42\x07\n\x05_lossB\x11\n\x0f_payload_crc32cB\x08\n\x06_scale\"y\n\rCommitRequest\x12&\n\x06header\x18\x01 \x01(\x0b\x32\x16.gemps.v1.CommitHeader\x12\x1e\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x0f.gemps.v1.Chunk\x12 \n\x06\x66ooter\x18\x03 \x01(\x0b\x32\x10.gemps.v1.Footer\"\x1b\n\x07Proceed\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"\xa8\x01\n\x10\x43ommitStatistics\x12\x0f\n\x07mean_pi\x18\x01 \x01(\x01\x12\x18\n\x10\x62locked_fraction\x18\x02 \x01(\x01\x12\x18\n\x10\x63lamped_fraction\x18\x03 \x01(\x01\x12\x12\n\nproxy_norm\x18\x04 \x01(\x01\x12\x12\n\ndrift_norm\x18\x05 \x01(\x01\x12\x12\n\ndelta_norm\x18\x06 \x01(\x01\x12\x13\n\x0bupdate_norm\x18\x07 \x01(\x01\"\xe6\x01\n\x07Verdict\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\"\n\x07version\x18\x02 \x01(\x0b\x32\x11.gemps.v1.Version\x12\x11\n\tduplicate\x18\x03 \x01(\x08\x12\x11\n\tstaleness\x18\x04 \x01(\x04\x12.\n\nstatistics\x18\x05 \x01(\x0b\x32\x1a.gemps.v1.CommitStatistics\x12%\n\trun_state\x18\x06 \x01(\x0e\x32\x12.gemps.v1.RunState\x12\x10\n\x08next_eta\x18\x07 \x01(\x01\x12\x16\n\x0erelative_speed\x18\x08 \x01(\x01\"\xca\x01\n\x0e\x43ommitResponse\x12\"\n\x07proceed\x18\x01 \x01(\x0b\x32\x11.gemps.v1.Proceed\x12\"\n\x07verdict\x18\x02 \x01(\x0b\x32\x11.gemps.v1.Verdict\x12.\n\nparameters\x18\x03 \x01(\x0b\x32\x1a.gemps.v1.ParametersHeader\x12\x1e\n\x05\x63hunk\x18\x04 \x01(\x0b\x32\x0f.gemps.v1.Chunk\x12 \n\x06\x66ooter\x18\x05 \x01(\x0b\x32\x10.gemps.v1.FooterBK\n\x0c\x64\x65v.gemps.v1B\x0b\x43ommitProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15gemps/v1/commit.proto\x12\x08gemps.v1\x1a\x12gemps/v1/run.proto\x1a\x17gemps/v1/transfer.proto\"\x9c\x03\n\x0c\x43ommitHeader\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\'\n\x0c\x62\x61se_version\x18\x03 \x01(\x0b\x32\x11.gemps.v1.Version\x12%\n\twire_type\x18\x04 \x01(\x0e\x32\x12.gemps.v1.WireType\x12\x12\n\nbyte_count\x18\x05 \x01(\x04\x12\x11\n\x04loss\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07samples\x18\x07 \x01(\x04\x12\x1b\n\x0epayload_crc32c\x18\x08 \x01(\x07H\x01\x88\x01\x01\x12\x33\n\rshared_memory\x18\t \x01(\x0b\x32\x1c.gemps.v1.SharedMemoryHandle\x12\x12\n\x05scale\x18\n \x01(\x02H\x02\x88\x01\x01\x12\x13\n\x0blocal_steps\x18\x0b \x01(\r\x12\x11\n\tcommit_id\x18\x0c \x01(\x06\x12*\n\x07\x62uffers\x18\r \x01(\x0b\x32\x19.gemps.v1.BufferSelectionB\x07\n\x05_lossB\x11\n\x0f_payload_crc32cB\x08\n\x06_scale\"y\n\rCommitRequest\x12&\n\x06header\x18\x01 \x01(\x0b\x32\x16.gemps.v1.CommitHeader\x12\x1e\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x0f.gemps.v1.Chunk\x12 \n\x06\x66ooter\x18\x03 \x01(\x0b\x32\x10.gemps.v1.Footer\"\x1b\n\x07Proceed\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"\xa8\x01\n\x10\x43ommitStatistics\x12\x0f\n\x07mean_pi\x18\x01 \x01(\x01\x12\x18\n\x10\x62locked_fraction\x18\x02 \x01(\x01\x12\x18\n\x10\x63lamped_fraction\x18\x03 \x01(\x01\x12\x12\n\nproxy_norm\x18\x04 \x01(\x01\x12\x12\n\ndrift_norm\x18\x05 \x01(\x01\x12\x12\n\ndelta_norm\x18\x06 \x01(\x01\x12\x13\n\x0bupdate_norm\x18\x07 \x01(\x01\"\xe6\x01\n\x07Verdict\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\"\n\x07version\x18\x02 \x01(\x0b\x32\x11.gemps.v1.Version\x12\x11\n\tduplicate\x18\x03 \x01(\x08\x12\x11\n\tstaleness\x18\x04 \x01(\x04\x12.\n\nstatistics\x18\x05 \x01(\x0b\x32\x1a.gemps.v1.CommitStatistics\x12%\n\trun_state\x18\x06 \x01(\x0e\x32\x12.gemps.v1.RunState\x12\x10\n\x08next_eta\x18\x07 \x01(\x01\x12\x16\n\x0erelative_speed\x18\x08 \x01(\x01\"\xca\x01\n\x0e\x43ommitResponse\x12\"\n\x07proceed\x18\x01 \x01(\x0b\x32\x11.gemps.v1.Proceed\x12\"\n\x07verdict\x18\x02 \x01(\x0b\x32\x11.gemps.v1.Verdict\x12.\n\nparameters\x18\x03 \x01(\x0b\x32\x1a.gemps.v1.ParametersHeader\x12\x1e\n\x05\x63hunk\x18\x04 \x01(\x0b\x32\x0f.gemps.v1.Chunk\x12 \n\x06\x66ooter\x18\x05 \x01(\x0b\x32\x10.gemps.v1.FooterBK\n\x0c\x64\x65v.gemps.v1B\x0b\x43ommitProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,15 +35,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\014dev.gemps.v1B\013CommitProtoP\001Z\036gemps.dev/gen/gemps/v1;gempsv1\370\001\001\252\002\010Gemps.V1'
   _globals['_COMMITHEADER']._serialized_start=81
-  _globals['_COMMITHEADER']._serialized_end=449
-  _globals['_COMMITREQUEST']._serialized_start=451
-  _globals['_COMMITREQUEST']._serialized_end=572
-  _globals['_PROCEED']._serialized_start=574
-  _globals['_PROCEED']._serialized_end=601
-  _globals['_COMMITSTATISTICS']._serialized_start=604
-  _globals['_COMMITSTATISTICS']._serialized_end=772
-  _globals['_VERDICT']._serialized_start=775
-  _globals['_VERDICT']._serialized_end=1005
-  _globals['_COMMITRESPONSE']._serialized_start=1008
-  _globals['_COMMITRESPONSE']._serialized_end=1210
+  _globals['_COMMITHEADER']._serialized_end=493
+  _globals['_COMMITREQUEST']._serialized_start=495
+  _globals['_COMMITREQUEST']._serialized_end=616
+  _globals['_PROCEED']._serialized_start=618
+  _globals['_PROCEED']._serialized_end=645
+  _globals['_COMMITSTATISTICS']._serialized_start=648
+  _globals['_COMMITSTATISTICS']._serialized_end=816
+  _globals['_VERDICT']._serialized_start=819
+  _globals['_VERDICT']._serialized_end=1049
+  _globals['_COMMITRESPONSE']._serialized_start=1052
+  _globals['_COMMITRESPONSE']._serialized_end=1254
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CommitHeader(_message.Message):
-    __slots__ = ("session_id", "sequence", "base_version", "wire_type", "byte_count", "loss", "samples", "payload_crc32c", "shared_memory", "scale", "local_steps", "commit_id")
+    __slots__ = ("session_id", "sequence", "base_version", "wire_type", "byte_count", "loss", "samples", "payload_crc32c", "shared_memory", "scale", "local_steps", "commit_id", "buffers")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class CommitHeader(_message.Message):
     SCALE_FIELD_NUMBER: _ClassVar[int]
     LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    BUFFERS_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     sequence: int
     base_version: _transfer_pb2.Version
@@ -33,7 +34,8 @@ class CommitHeader(_message.Message):
     scale: float
     local_steps: int
     commit_id: int
-    def __init__(self, session_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., base_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., byte_count: _Optional[int] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., payload_crc32c: _Optional[int] = ..., shared_memory: _Optional[_Union[_transfer_pb2.SharedMemoryHandle, _Mapping]] = ..., scale: _Optional[float] = ..., local_steps: _Optional[int] = ..., commit_id: _Optional[int] = ...) -> None: ...
+    buffers: _transfer_pb2.BufferSelection
+    def __init__(self, session_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., base_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., byte_count: _Optional[int] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., payload_crc32c: _Optional[int] = ..., shared_memory: _Optional[_Union[_transfer_pb2.SharedMemoryHandle, _Mapping]] = ..., scale: _Optional[float] = ..., local_steps: _Optional[int] = ..., commit_id: _Optional[int] = ..., buffers: _Optional[_Union[_transfer_pb2.BufferSelection, _Mapping]] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
     __slots__ = ("header", "chunk", "footer")

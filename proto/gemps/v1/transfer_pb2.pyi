@@ -43,6 +43,12 @@ class Chunk(_message.Message):
     data: bytes
     def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
+class BufferSelection(_message.Message):
+    __slots__ = ("runs",)
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    runs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, runs: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class Footer(_message.Message):
     __slots__ = ("byte_count", "chunk_count", "crc32c")
     BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -54,7 +60,7 @@ class Footer(_message.Message):
     def __init__(self, byte_count: _Optional[int] = ..., chunk_count: _Optional[int] = ..., crc32c: _Optional[int] = ...) -> None: ...
 
 class ParametersHeader(_message.Message):
-    __slots__ = ("version", "wire_type", "byte_count", "offset", "layout_digest", "layout", "shared_memory", "adapter", "shards", "base_version")
+    __slots__ = ("version", "wire_type", "byte_count", "offset", "layout_digest", "layout", "shared_memory", "adapter", "shards", "base_version", "buffers")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WIRE_TYPE_FIELD_NUMBER: _ClassVar[int]
     BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +71,7 @@ class ParametersHeader(_message.Message):
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BUFFERS_FIELD_NUMBER: _ClassVar[int]
     version: Version
     wire_type: WireType
     byte_count: int
@@ -75,7 +82,8 @@ class ParametersHeader(_message.Message):
     adapter: bytes
     shards: _containers.RepeatedScalarFieldContainer[str]
     base_version: Version
-    def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., wire_type: _Optional[_Union[WireType, str]] = ..., byte_count: _Optional[int] = ..., offset: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., shared_memory: _Optional[_Union[SharedMemoryHandle, _Mapping]] = ..., adapter: _Optional[bytes] = ..., shards: _Optional[_Iterable[str]] = ..., base_version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
+    buffers: BufferSelection
+    def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., wire_type: _Optional[_Union[WireType, str]] = ..., byte_count: _Optional[int] = ..., offset: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., shared_memory: _Optional[_Union[SharedMemoryHandle, _Mapping]] = ..., adapter: _Optional[bytes] = ..., shards: _Optional[_Iterable[str]] = ..., base_version: _Optional[_Union[Version, _Mapping]] = ..., buffers: _Optional[_Union[BufferSelection, _Mapping]] = ...) -> None: ...
 
 class SharedMemoryHandle(_message.Message):
     __slots__ = ("region", "offset", "byte_count")

@@ -20,6 +20,7 @@ from gem_server.errors import RefusedError
 from gem_server.flow.applier import Applier
 from gem_server.flow.calls import Call
 from gem_server.flow.requests import CutRequest
+from gem_server.state.buffers import Buffers
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.kept_rule import KeptRule, kept_vectors, rule_record
 from gem_server.version import Version
@@ -250,7 +251,7 @@ class Checkpointer:
         self,
         version: Version,
         parameters: Any,
-        buffers: bytes,
+        buffers: Buffers,
         state: dict[str, Any],
         rule: KeptRule,
         file: LogFile | None,
@@ -262,7 +263,7 @@ class Checkpointer:
         if layout is None:
             raise AssertionError("there are no parameters to write")
         state["rule"] = rule.record
-        whole = Checkpoint(layout, version.clock, parameters, buffers, state, rule.vectors, rule.moments)
+        whole = Checkpoint(layout, version.clock, parameters, buffers.joined(), state, rule.vectors, rule.moments)
         write = functools.partial(
             checkpoint.write_checkpoint, keep=self._complete, alone=alone and layout.part is not None
         )

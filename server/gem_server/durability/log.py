@@ -24,6 +24,7 @@ from gem_server.durability.files import Files, StorageError, is_full, storage_fa
 from gem_server.durability.log_format import ENTRY_BYTES, HEADER_BYTES, NO_LOG, FileHeader
 from gem_server.durability.run_record import Committed
 from gem_server.errors import Reason, RefusedError
+from gem_server.state.buffers import NO_BUFFERS, Buffers
 from gem_server.state.central_variable import Snapshot
 from gem_server.state.kept_rule import KeptRule
 from gem_server.state.moments import Vectors
@@ -69,7 +70,7 @@ class _Group:
     snapshot: Snapshot | None = None
     vectors: tuple[NDArray[np.float32], ...] = ()
     moments: dict[str, Vectors] = field(default_factory=dict)
-    buffers: bytes = b""
+    buffers: Buffers = NO_BUFFERS
     last_clock: int = 0
 
 
@@ -366,7 +367,7 @@ class Log:
                 group.last_clock - len(group.entries) + 1,
                 group.last_clock,
                 document | ({"moments": list(group.moments)} if moments else {}),
-                group.buffers,
+                group.buffers.joined(),
                 [one.data.cast("B") for one in (*group.vectors, *moments)],
             )
             offset = file.position

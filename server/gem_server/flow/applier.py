@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from gem_core import UpdateRule
+from gem_core.selection import Selection
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
 from gem_server.flow.journal import Journal
@@ -31,6 +32,7 @@ from gem_server.flow.requests import (
 )
 from gem_server.flow.shared_snapshots import SharedSnapshots
 from gem_server.flow.staging_pool import BufferLease, StagingPool
+from gem_server.state.buffers import Buffers, with_commit
 from gem_server.state.central_variable import CentralVariable, Snapshot
 from gem_server.state.kept_rule import KeptRule, copy_rule, rule_record
 from gem_server.state.ledger import Verdict, record
@@ -140,8 +142,11 @@ class Applier:
         else:
             statistics = held.commit(central, rule, base, delta, staleness, eta, sample)
         lease = request.hold if rule.is_compact else None
-        await self._observer.committed(session, request, central.clock + 1, staleness, statistics)
-        version = central.advance(bytes(buffer.rest))
+        buffers, has = central.buffers, frozenset[int]()
+        if request.payload is not None:
+            buffers, has = with_commit(buffers, request.payload, buffer.rest, central.clock + 1)
+        await self._observer.committed(session, request, central.clock + 1, staleness, statistics, buffers)
+        version = central.advance(buffers)
         held.written(version, central.buffers)
         session.queued_sequence = 0
         session.queued_commit = None
@@ -188,7 +193,7 @@ class Applier:
             reader = self._open_reader(session, held, request.call, lease)
         elif lease is not None:
             self._staging.release(lease)
-        request.resolve(Applied(verdict, reader))
+        request.resolve(Applied(verdict, reader, _missing(request, buffers, has)))
         if session.ended is not None:
             await self.forget(session)
 
@@ -425,3 +430,10 @@ class Applier:
 
     async def _elsewhere(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._kernel_thread, work)
+
+
+def _missing(request: CommitRequest, buffers: Buffers, has: frozenset[int]) -> Selection | None:
+    """The BUFFERs for the reply: those that the commit's worker, which has `has`, lacks; None: send all."""
+    if request.payload is None or request.payload.selection is None:
+        return None
+    return Selection.of(buffers.changed_since(request.base.clock, has))

@@ -15,7 +15,8 @@ from gem_core import ChecksumError, WireType
 from gem_core.checked_copy import checked_copy
 from gem_core.checksum import word_sum
 from gem_core.chunking.assemble import check_rest
-from gem_core.payload import PayloadFormat
+from gem_core.payload import PayloadFormat, selected_format
+from gem_core.selection import Selection
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.applier import COPY_ELSEWHERE_ELEMENTS, Applier
 from gem_server.flow.calls import Call
@@ -24,6 +25,7 @@ from gem_server.flow.journal import Journal
 from gem_server.flow.requests import Applied, CommitRequest, SnapshotRequest
 from gem_server.flow.staging_pool import BufferLease, Purpose, StagingBuffer, StagingPool
 from gem_server.shared_memory.regions import DeltaRegion
+from gem_server.state.buffers import check_finite
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.ledger import Content, Verdict
 from gem_server.state.run import Run
@@ -37,7 +39,8 @@ RETRY_SECONDS = 0.1
 class Header(NamedTuple):
     """Header of a commit.
 
-    `checksum`: CRC32C; for SHARED_MEMORY the word sum. `handle`, `scale`: of PARAMETERs in shared memory.
+    `checksum`: CRC32C; for SHARED_MEMORY the word sum. `handle`, `scale`: of PARAMETERs in shared memory. `buffers`:
+    those in the payload; None: all.
     """
 
     sequence: int
@@ -51,6 +54,7 @@ class Header(NamedTuple):
     scale: float | None = None
     local_steps: int = 0
     commit_id: int = 0
+    buffers: Selection | None = None
 
 
 class Footer(NamedTuple):
@@ -140,13 +144,16 @@ class CommitService:
         self.ordering.upload_starts(piece)
         return StagedCommit(self, header, hold, piece)
 
-    def format(self, wire_type: WireType) -> PayloadFormat:
-        """The payload format."""
+    def format(self, wire_type: WireType, buffers: Selection | None = None) -> PayloadFormat:
+        """The payload format; `buffers`: those that it has, None: all. Raises SelectionError."""
+        layout = self._central.layout
+        if layout is None:
+            raise AssertionError("no layout yet")
+        if buffers is not None:
+            return selected_format(layout, wire_type, buffers)
         known = self._formats.get(wire_type)
         if known is None:
-            if self._central.layout is None:
-                raise AssertionError("no layout yet")
-            known = self._formats[wire_type] = PayloadFormat(self._central.layout, wire_type)
+            known = self._formats[wire_type] = PayloadFormat(layout, wire_type)
         return known
 
     async def _repeat(self, session: Session, call: Call, header: Header) -> Applied:
@@ -213,13 +220,15 @@ class CommitService:
                 Reason.WIRE_TYPE,
                 f"{header.wire_type.name} is not what this session settled on for deltas: use {expected_type.name}",
             )
-        expected_bytes = self.format(expected_type).byte_count
+        expected_bytes = self.format(expected_type, header.buffers).byte_count
         if header.byte_count != expected_bytes:
             raise RefusedError(
                 Reason.SIZE_MISMATCH,
                 f"byte_count is {header.byte_count}; a delta of this layout in {header.wire_type.name} must have "
                 f"{expected_bytes} bytes",
             )
+        if header.handle is not None and header.handle.byte_count != expected_bytes:
+            raise _no_such_region()
 
     def _check_base(self, session: Session, base: Version) -> None:
         if base.incarnation != self._central.incarnation:
@@ -245,6 +254,9 @@ class CommitService:
         hold, header = staged.hold, staged.header
         session = hold.session
         self.admit(session, header)
+        payload = staged.payload
+        if not staged.is_rest_finite and session.held is not None:
+            check_finite(session.held.newest.buffers, payload, staged.rest)
         self._run.reserve(session.worker)
         hold.complete = True
         session.queued_sequence = header.sequence
@@ -260,6 +272,7 @@ class CommitService:
             header.local_steps,
             session.eta,
             header.commit_id,
+            payload if payload.rest_bytes or header.buffers is not None else None,
         )
         session.queued_commit = request
         if not self.ordering.holds_back(request):
@@ -304,8 +317,9 @@ class StagedCommit:
         self._buffer = _buffer_of(hold)
         self._copying: asyncio.Future[int] | None = None
         wire_type = WireType.FLOAT32 if header.wire_type is WireType.SHARED_MEMORY else header.wire_type
-        self._payload = commit_service.format(wire_type)
-        self.sink = hold.sink = self._buffer.sink(self._payload)
+        self.payload = commit_service.format(wire_type, header.buffers)
+        self.sink = hold.sink = self._buffer.sink(self.payload)
+        self.is_rest_finite = True
 
     def __enter__(self) -> Self:
         return self
@@ -323,9 +337,15 @@ class StagedCommit:
         copying.exception()  # mark it retrieved
         self._commit_service.give_back(self.hold)
 
+    @property
+    def rest(self) -> memoryview:
+        """The BUFFERs that came."""
+        return self._buffer.rest[: self.payload.rest_bytes]
+
     async def complete(self, footer: Footer) -> Applied:
         """Check the footer, then `_apply`."""
         self.sink.finish(*footer)
+        self.is_rest_finite = self.sink.is_rest_finite
         if self.header.checksum is not None and self.header.checksum != footer.crc32c:
             raise RefusedError(
                 Reason.SIZE_MISMATCH, "the footer's crc32c is not the header's payload_crc32c: send the same in both"
@@ -352,11 +372,13 @@ class StagedCommit:
         return await self._apply(found)
 
     def _copy(self, region: DeltaRegion) -> int:
-        payload, buffer = self._payload, self._buffer
+        payload, buffer, rest = self.payload, self._buffer, self.rest
         total = checked_copy(region.parameters, buffer.parameters, payload.layout, self.header.scale)
-        buffer.rest[:] = region.rest
-        check_rest(payload, payload.parameter_bytes, np.frombuffer(buffer.rest, np.uint8))
-        return (total + word_sum(buffer.rest, payload.layout.parameter_count)) % (1 << 32)
+        if not rest:
+            return total % (1 << 32)
+        rest[:] = region.rest[: payload.rest_bytes]
+        self.is_rest_finite = check_rest(payload, payload.parameter_bytes, np.frombuffer(rest, np.uint8))
+        return (total + word_sum(rest, payload.layout.parameter_count)) % (1 << 32)
 
     async def _apply(self, checksum: int) -> Applied:
         commit_service = self._commit_service
@@ -381,10 +403,14 @@ def _buffer_of(hold: BufferLease) -> StagingBuffer:
 
 def _region_of(session: Session, header: Header) -> DeltaRegion:
     region = session.regions.delta if session.regions is not None else None
-    if region is None or header.handle != region.handle:
-        raise RefusedError(
-            Reason.NO_SHARED_MEMORY,
-            "the handle names no region that this session has (a connection to the socket gives one): send this commit "
-            "as chunks",
-        )
+    if region is None or header.handle is None or not region.holds(header.handle):
+        raise _no_such_region()
     return region
+
+
+def _no_such_region() -> RefusedError:
+    return RefusedError(
+        Reason.NO_SHARED_MEMORY,
+        "the handle names no region that this session has (a connection to the socket gives one), or another size than "
+        "the header: send this commit as chunks",
+    )

@@ -2,6 +2,7 @@
 
 from gem_core import Statistics
 from gem_server.flow.requests import CommitRequest
+from gem_server.state.buffers import Buffers
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.moments import Vectors
 from gem_server.state.sessions import Session
@@ -15,9 +16,15 @@ class CommitObserver:
         """The run has this session's parameters; its call may end during awaits."""
 
     async def committed(
-        self, session: Session, request: CommitRequest, clock: int, staleness: int, statistics: Statistics
+        self,
+        session: Session,
+        request: CommitRequest,
+        clock: int,
+        staleness: int,
+        statistics: Statistics,
+        buffers: Buffers,
     ) -> None:
-        """A commit was applied; its buffer may be read until this returns."""
+        """A commit was applied; its buffer may be read until this returns. `buffers`: those of the new version."""
 
     async def pulled(self, session: Session, is_first: bool, moments: Vectors | None) -> None:
         """A session's snapshot was refreshed; `is_first`: its moment was reset, or restored.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
+from gem_server.state.buffers import Buffers
 from gem_server.version import Handle, Version
 
 
@@ -24,7 +25,7 @@ class Reader:
         call: Call | None,
         version: Version,
         parameters: NDArray[np.float32],
-        buffers: bytes,
+        buffers: Buffers,
         clock: Callable[[], float],
         handle: Handle | None = None,
     ) -> None:

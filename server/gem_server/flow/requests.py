@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from gem_core.payload import PayloadFormat
+from gem_core.selection import Selection
 from gem_server.flow.calls import Call
 from gem_server.flow.reader import Reader
 from gem_server.flow.staging_pool import BufferLease
@@ -65,10 +67,14 @@ AnyRequest: TypeAlias = Request[Any]
 
 
 class Applied(NamedTuple):
-    """Outcome of a commit; `reader` is None if its session ended."""
+    """Outcome of a commit.
+
+    `reader` is None if its session ended. `buffers`: the BUFFERs that the reply has; None: all.
+    """
 
     verdict: Verdict
     reader: Reader | None
+    buffers: Selection | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,10 @@ class Unchanged:
 
 @dataclass(slots=True, eq=False)
 class CommitRequest(Request[Applied]):
-    """A valid commit, always applied. The queue owns `hold.buffer`, the session `base`; `eta`: in the delta."""
+    """A valid commit, always applied. The queue owns `hold.buffer`, the session `base`; `eta`: in the delta.
+
+    `payload`: the format of the BUFFERs in `hold.buffer`; None if the model has none.
+    """
 
     session: Session
     call: Call
@@ -93,6 +102,7 @@ class CommitRequest(Request[Applied]):
     local_steps: int
     eta: float
     commit_id: int = 0
+    payload: PayloadFormat | None = None
     _applied: "asyncio.Future[None] | None" = field(default=None, kw_only=True)
 
     @property

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
 from gem_server.flow.reader import Reader
+from gem_server.state.buffers import Buffers
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.memory import SHARED_SNAPSHOTS
 from gem_server.version import Version
@@ -18,7 +19,7 @@ RETRY_SECONDS = 1.0
 class _Shared:
     __slots__ = ("buffers", "parameters", "readers", "version")
 
-    def __init__(self, version: Version, parameters: NDArray[np.float32], buffers: bytes) -> None:
+    def __init__(self, version: Version, parameters: NDArray[np.float32], buffers: Buffers) -> None:
         self.version = version
         self.parameters = parameters
         self.buffers = buffers

@@ -38,7 +38,7 @@ RECENT_UPLOADS = 16
 
 
 class StagingBuffer:
-    """A decoded delta (float32[parameter_count]) and BUFFERs."""
+    """A decoded delta (float32[parameter_count]), and room for all BUFFERs."""
 
     __slots__ = ("_sinks", "parameters", "rest")
 
@@ -48,11 +48,11 @@ class StagingBuffer:
         self._sinks: dict[WireType, DecodingAssembler] = {}
 
     def sink(self, payload: PayloadFormat) -> DecodingAssembler:
-        """A reset assembler into this buffer."""
+        """A reset assembler into this buffer; the payload's BUFFERs go to the beginning of `rest`."""
         sink = self._sinks.get(payload.wire_type)
-        if sink is None:
+        if sink is None or sink.payload is not payload:
             codec = compiled_for(self.parameters.size)
-            sink = DecodingAssembler(payload, self.parameters, self.rest, codec)
+            sink = DecodingAssembler(payload, self.parameters, self.rest[: payload.rest_bytes], codec)
             self._sinks[payload.wire_type] = sink
         sink.restart()
         return sink

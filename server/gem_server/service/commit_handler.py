@@ -59,7 +59,7 @@ class CommitHandler:
             self._contexts.check_access(connection, "Commit")
             session = call_session.attend(connection.session_id)
             _supersede_older_call(session, call)
-            connection.welcome(messages.delta_bytes(session))
+            connection.welcome(*messages.delta_bytes(session))
             await self._serve(connection, connection, call, call_session)
 
     async def _serve(
@@ -142,7 +142,7 @@ class CommitHandler:
         wire_type, copy = session.join_info.parameter_wire_type, session.copy
         # Before a repeat, a reply may be lost.
         base = copy.version if copy is not None and not applied.verdict.duplicate else None
-        payload = self._commit_service.format(wire_type.of_whole if base is None else wire_type)
+        payload = self._commit_service.format(wire_type.of_whole if base is None else wire_type, applied.buffers)
         stream = ReplyStream(applied.reader, payload, self._chunk_bytes, copy=copy, base=base)
         head = commit_pb2.CommitResponse()
         messages.put_verdict(applied.verdict, head.verdict)

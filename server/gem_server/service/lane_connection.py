@@ -102,7 +102,7 @@ class LaneConnection:
         self._unsent: list[memoryview] = []
         self._drained: asyncio.Future[None] | None = None
         self._moved = 0  # bytes since the last yield
-        self._whole = 0  # bytes of a small delta
+        self._expected = 0  # bytes of a small delta; a commit's BUFFERs may vary
 
     def start(self) -> None:
         """Start reading."""
@@ -150,10 +150,12 @@ class LaneConnection:
         self._end(encoded or _status(code.name, details))
         raise grpc.aio.AbortError
 
-    def welcome(self, delta_bytes: int) -> None:
-        """Accept commits."""
-        self._whole = delta_bytes if delta_bytes <= WHOLE_PAYLOAD_BYTES else 0
-        self._lane.grow(lane.HEADER_BYTES + lane.BUFFERED_BYTES + self._whole)
+    def welcome(self, parameter_bytes: int, buffer_bytes: int) -> None:
+        """Accept commits, of deltas with so many bytes of PARAMETERs and at most so many of BUFFERs."""
+        is_small = parameter_bytes <= WHOLE_PAYLOAD_BYTES
+        whole = min(parameter_bytes + buffer_bytes, WHOLE_PAYLOAD_BYTES) if is_small else 0
+        self._expected = whole
+        self._lane.grow(lane.HEADER_BYTES + lane.BUFFERED_BYTES + whole)
         self._limit_time(None)
         self._put_frame(Kind.WELCOME, lane_pb2.LaneWelcome(incarnation=self._incarnation).SerializeToString())
 
@@ -309,7 +311,9 @@ class LaneConnection:
             raise IllegalFrameError(f"a frame of kind {frame.kind} before the answer to the one before")
         try:
             # Its data stays in the buffer: bytes out of turn damage it.
-            message = split_message(commit_pb2.CommitRequest, frame.body, COMMIT_REQUEST_CHUNK, expected=self._whole)
+            message = split_message(commit_pb2.CommitRequest, frame.body, COMMIT_REQUEST_CHUNK, expected=self._expected)
+            if message[2] is not None:
+                self._expected = len(message[2])
             self._begun.set_result(message)
         except FramingError as error:
             self._begun.set_exception(error)

@@ -10,6 +10,7 @@ from gemps.v1 import commit_pb2, layout_pb2, run_pb2, status_pb2, transfer_pb2
 from google.protobuf.message import DecodeError, Message
 
 from gem_core import ElementType, Layout, LayoutError, Statistics, TensorKind, TensorSpec, UpdateRule, WireType
+from gem_core.selection import Selection
 from gem_core.wire_types import COARSE, encoded_bytes
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow import commit_service
@@ -73,10 +74,10 @@ def parse(kind: type[AnyMessage], raw: bytes, limit: int = FIELDS_BYTES) -> AnyM
         ) from None
 
 
-def delta_bytes(session: Session) -> int:
-    """A delta's bytes."""
+def delta_bytes(session: Session) -> tuple[int, int]:
+    """The bytes of a delta's PARAMETERs, and those of all BUFFERs."""
     layout = session.join_info.layout
-    return encoded_bytes(session.join_info.delta_wire_type, layout.parameter_count) + layout.buffer_bytes
+    return encoded_bytes(session.join_info.delta_wire_type, layout.parameter_count), layout.buffer_bytes
 
 
 def check_size(kind: type[Message], size: int, limit: int = FIELDS_BYTES) -> None:
@@ -162,7 +163,7 @@ def wire_type_from(number: int) -> WireType:
 
 
 def header_from(message: commit_pb2.CommitHeader) -> commit_service.Header:
-    """Decode. Raises WIRE_TYPE, MALFORMED."""
+    """Decode. Raises WIRE_TYPE, MALFORMED, and SelectionError."""
     if message.samples > SAMPLES:
         raise RefusedError(Reason.MALFORMED, f"samples is {message.samples}: send at most {SAMPLES}")
     return commit_service.Header(
@@ -177,6 +178,7 @@ def header_from(message: commit_pb2.CommitHeader) -> commit_service.Header:
         _scale_from(message.scale) if message.HasField("scale") else None,
         message.local_steps,
         message.commit_id,
+        Selection(tuple(message.buffers.runs)) if message.HasField("buffers") else None,
     )
 
 

@@ -52,6 +52,9 @@ class ReplyStream:
         message.byte_count = self._payload.byte_count
         message.offset = self._offset
         message.layout_digest = self._payload.layout.digest
+        if self._payload.selection is not None:
+            message.buffers.runs.extend(self._payload.selection.runs)
+            message.buffers.SetInParent()
         if self._base is not None:
             base = message.base_version
             base.incarnation, base.clock = self._base
@@ -89,7 +92,7 @@ class ReplyStream:
 
     def _splitter(self) -> Splitter:
         payload, copy, chunk_bytes = self._payload, self._copy, self._chunk_bytes
-        parameters, rest = self._reader.parameters, memoryview(self._reader.buffers)
+        parameters, rest = self._reader.parameters, memoryview(self._reader.buffers.selected(payload.selection))
         if copy is None:
             return Splitter(payload, parameters, rest, chunk_bytes, self._offset, COMPILED)
         kind = CopyingSplitter

@@ -16,6 +16,7 @@ from gem_core.errors import (
     ChunkError,
     CoreError,
     LayoutError,
+    SelectionError,
     SizeMismatchError,
     WireTypeError,
 )
@@ -76,6 +77,7 @@ _CORE_REASONS: dict[type[Exception], Reason] = {
     LayoutError: Reason.INVALID_LAYOUT,
     WireTypeError: Reason.WIRE_TYPE,
     FramingError: Reason.MALFORMED,
+    SelectionError: Reason.MALFORMED,
 }
 
 logger = logging.getLogger(__name__)

@@ -44,6 +44,7 @@ from gem_server.shards.operations import (
     WorkerFigures,
 )
 from gem_server.shards.whole import WholeStatistics
+from gem_server.state.buffers import Buffers
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.moments import Vectors
 from gem_server.state.sessions import Session, Sessions
@@ -350,7 +351,13 @@ class PrimaryOrder(CommitOrder, CommitObserver):
 
     @override
     async def committed(
-        self, session: Session, request: CommitRequest, clock: int, staleness: int, statistics: Statistics
+        self,
+        session: Session,
+        request: CommitRequest,
+        clock: int,
+        staleness: int,
+        statistics: Statistics,
+        buffers: Buffers,
     ) -> None:
         del self._commits[session]
         self._send(CommitOrdered(session.session_id, request.commit_id, clock, request.eta))

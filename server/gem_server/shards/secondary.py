@@ -43,6 +43,7 @@ from gem_server.shards.operations import (
     SessionRefused,
     SnapshotOrdered,
 )
+from gem_server.state.buffers import Buffers
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.run import Run
 from gem_server.state.sessions import JoinInfo, Session, Sessions
@@ -301,7 +302,13 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         return self._sessions.get(session_id, self._clock())
 
     async def committed(
-        self, session: Session, request: CommitRequest, clock: int, staleness: int, statistics: Statistics
+        self,
+        session: Session,
+        request: CommitRequest,
+        clock: int,
+        staleness: int,
+        statistics: Statistics,
+        buffers: Buffers,
     ) -> None:
         """See CommitObserver: check the order."""
         if (ordered := self._clocks.popleft()) != clock:

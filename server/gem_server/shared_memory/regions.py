@@ -4,13 +4,14 @@ Deltas are untrusted and may change during reads: `gem_core.checked_copy` valida
 *are* the snapshots (s_w).
 """
 
-from itertools import count
+from itertools import accumulate, count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gem_core import Layout
 from gem_server.shared_memory.memory_file import MemoryFile
+from gem_server.state.buffers import NO_BUFFERS, Buffers
 from gem_server.version import Handle, Version
 
 # After the stamp, aligned to a cache line.
@@ -31,6 +32,13 @@ class Region:
     def handle(self) -> Handle:
         """The whole payload."""
         return Handle(self.number, PAYLOAD_OFFSET, self.payload_bytes)
+
+    def holds(self, handle: Handle) -> bool:
+        """Whether `handle` names a payload in this region."""
+        return (handle.region, handle.offset) == (
+            self.number,
+            PAYLOAD_OFFSET,
+        ) and handle.byte_count <= self.payload_bytes
 
     @property
     def rest(self) -> memoryview:
@@ -57,14 +65,21 @@ class SnapshotRegion(Region):
             self.file.map, np.float32, layout.parameter_count, PAYLOAD_OFFSET
         )
         self._stamp: NDArray[np.uint64] = np.frombuffer(self.file.map, np.uint64, 2)
+        self._starts = tuple(accumulate((tensor.byte_count for tensor in layout.buffers), initial=0))
+        self._buffers = NO_BUFFERS  # what lies there
 
     def will_change(self) -> None:
         """Invalidate the stamp before a change."""
         self._stamp[1] = 0
 
-    def publish(self, version: Version, buffers: bytes) -> None:
-        """Write the BUFFERs, then stamp the region with `version`."""
-        self.rest[:] = buffers
+    def publish(self, version: Version, buffers: Buffers) -> None:
+        """Write the BUFFERs that changed, then stamp the region with `version`."""
+        if buffers is not self._buffers:
+            rest, before = self.rest, self._buffers.pieces or (None,) * len(buffers.pieces)
+            for start, piece, known in zip(self._starts, buffers.pieces, before, strict=False):
+                if piece is not known:
+                    rest[start : start + len(piece)] = piece
+            self._buffers = buffers
         self._stamp[0] = version.incarnation
         self._stamp[1] = version.clock
 

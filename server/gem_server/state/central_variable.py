@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_core import Layout, RuleState, Statistics, UpdateRule
+from gem_server.state.buffers import NO_BUFFERS, Buffers
 from gem_server.version import Handle, Version
 
 
@@ -28,7 +29,7 @@ class Published(Protocol):
     def will_change(self) -> None:
         """Invalidate the contents."""
 
-    def publish(self, version: Version, buffers: bytes) -> None:
+    def publish(self, version: Version, buffers: Buffers) -> None:
         """Set the contents' version and BUFFERs."""
 
 
@@ -36,13 +37,12 @@ class Published(Protocol):
 class Snapshot:
     """Parameters of one version.
 
-    `parameters`: of the rule's state type, written in place, replaced only on a move to shared memory. `buffers`: all
-    BUFFERs, in layout order.
+    `parameters`: of the rule's state type, written in place, replaced only on a move to shared memory.
     """
 
     parameters: NDArray[Any]
     version: Version
-    buffers: bytes
+    buffers: Buffers
     published: Published | None = None
 
     def will_change(self) -> None:
@@ -50,7 +50,7 @@ class Snapshot:
         if self.published is not None:
             self.published.will_change()
 
-    def becomes(self, version: Version, buffers: bytes) -> None:
+    def becomes(self, version: Version, buffers: Buffers) -> None:
         """Set the version that was written."""
         self.version = version
         self.buffers = buffers
@@ -59,7 +59,7 @@ class Snapshot:
 
 
 class CentralVariable:
-    """Theta, float32[parameter_count], with BUFFERs (bytes, in layout order); `adapter`: parameters.proto."""
+    """Theta, float32[parameter_count], with BUFFERs; `adapter`: parameters.proto."""
 
     def __init__(self) -> None:
         # Random: a restored backup must not repeat it. Fits int64; 0 means unset on the wire.
@@ -67,7 +67,7 @@ class CentralVariable:
         self.clock = 0
         self.layout: Layout | None = None
         self.parameters: NDArray[np.float32] = np.empty(0, np.float32)
-        self.buffers = b""
+        self.buffers = NO_BUFFERS
         self.adapter = b""
 
     @property
@@ -78,12 +78,12 @@ class CentralVariable:
     def bind(
         self, layout: Layout, parameters: NDArray[np.float32], buffers: bytes, clock: int = 1, *, adapter: bytes = b""
     ) -> None:
-        """Set first or recovered parameters, without a copy."""
+        """Set first or recovered parameters, without a copy; `buffers`: the bytes of all BUFFERs, in layout order."""
         if self.layout is not None:
             raise RuntimeError("the central variable is bound already")
         self.layout = layout
         self.parameters = parameters
-        self.buffers = buffers
+        self.buffers = Buffers.split(layout, buffers, clock)
         self.adapter = adapter
         self.clock = clock
 
@@ -93,7 +93,7 @@ class CentralVariable:
         """Run the rule, without `advance`. May run on any thread."""
         return rule.commit(self.parameters, state, delta, staleness, eta)
 
-    def advance(self, buffers: bytes) -> Version:
+    def advance(self, buffers: Buffers) -> Version:
         """Advance the clock; set BUFFERs."""
         self.buffers = buffers
         self.clock += 1

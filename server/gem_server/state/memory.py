@@ -14,6 +14,8 @@ from gem_server.state.moments import Moments
 
 FLOAT32_BYTES = 4
 SHARED_SNAPSHOTS = 2
+# What a version of a BUFFER takes besides its values: a bytes object, and its places in `Buffers`.
+BUFFER_OBJECT_BYTES = 64
 RETRY_SECONDS = 10.0
 
 
@@ -45,7 +47,7 @@ class MemoryBudget:
 
     def model_bytes(self, layout: Layout) -> int:
         """The bytes without workers."""
-        vector = FLOAT32_BYTES * layout.parameter_count + layout.buffer_bytes
+        vector = FLOAT32_BYTES * layout.parameter_count + _buffers_bytes(layout)
         rules = FLOAT32_BYTES * layout.parameter_count * self.vectors_per_run
         buffers = count_buffers(self.staging_buffers, layout) + self.more_buffers
         return vector * (1 + buffers + SHARED_SNAPSHOTS) + rules
@@ -53,7 +55,7 @@ class MemoryBudget:
     def worker_bytes(self, layout: Layout, *, overlap: bool = False, takes_differences: bool = False) -> int:
         """The bytes per worker."""
         vectors = self.state_bytes * (self.vectors_per_worker + overlap) + FLOAT32_BYTES * takes_differences
-        return layout.parameter_count * vectors + layout.buffer_bytes * (1 + overlap)
+        return layout.parameter_count * vectors + _buffers_bytes(layout) * (1 + overlap)
 
     @property
     def reserved(self) -> int:
@@ -115,6 +117,11 @@ class MemoryBudget:
     def _waiting(self, *joining: str) -> int:
         """Restored moments of workers not joined."""
         return self.moments.waiting_bytes({*joining, *self._names.values()})
+
+
+def _buffers_bytes(layout: Layout) -> int:
+    """The bytes of one version of all BUFFERs that shares none with another version."""
+    return layout.buffer_bytes + BUFFER_OBJECT_BYTES * len(layout.buffers)
 
 
 def _bytes_of(layouts: Iterable[Layout]) -> int:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gem_core import RuleState, Statistics, UpdateRule
 from gem_core.aligned import aligned_copy
+from gem_server.state.buffers import NO_BUFFERS, Buffers
 from gem_server.state.central_variable import CentralVariable, Published, Snapshot
 from gem_server.state.moments import Vectors
 from gem_server.version import Version
@@ -28,9 +29,9 @@ class WorkerSnapshots:
 
     __slots__ = ("_snapshots", "_state")
 
-    def __init__(self, rule: UpdateRule, state: RuleState, version: Version, buffers: bytes, count: int) -> None:
+    def __init__(self, rule: UpdateRule, state: RuleState, version: Version, buffers: Buffers, count: int) -> None:
         self._state = state
-        older = (Snapshot(rule.new_snapshot(state), NO_VERSION, b"") for _ in range(count - 1))
+        older = (Snapshot(rule.new_snapshot(state), NO_VERSION, NO_BUFFERS) for _ in range(count - 1))
         self._snapshots = deque((*older, Snapshot(state.snapshot, version, buffers)))
 
     @property
@@ -89,7 +90,7 @@ class WorkerSnapshots:
         """Remove the worker from the rule's run state."""
         rule.forget_worker(self._state)
 
-    def written(self, version: Version, buffers: bytes) -> None:
+    def written(self, version: Version, buffers: Buffers) -> None:
         """Make `next` the newest."""
         self.next.becomes(version, buffers)
         self._snapshots.rotate(-1)
@@ -108,4 +109,4 @@ class WorkerSnapshots:
         for one in self._snapshots:
             if one is not self.newest:
                 one.will_change()
-                one.version, one.buffers = NO_VERSION, b""
+                one.version, one.buffers = NO_VERSION, NO_BUFFERS

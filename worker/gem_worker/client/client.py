@@ -10,6 +10,7 @@ from typing import Self
 from gem_core.layout import Layout
 from gem_core.payload import PayloadFormat
 from gem_core.registry import Direction
+from gem_core.selection import Selection
 from gem_core.shards import Shard
 from gem_core.wire_types import WireType
 from gem_worker.client.channel import Calls, check_address
@@ -74,7 +75,7 @@ class Client:
         self.address = check_address(address)
         self._pid = os.getpid()
         self._closed = False
-        self._seen: tuple[memoryview, memoryview, Formats, memoryview, memoryview] | None = None
+        self._seen: tuple[memoryview, memoryview, Formats, memoryview, memoryview, Selection | None] | None = None
         credentials = Credentials(settings)
 
         def connect(address: str, session_id: bytes | None = None, shard: Shard | None = None) -> Connection:
@@ -244,6 +245,7 @@ class Client:
         in_place: bool = False,
         scale: float | None = None,
         local_steps: int = 0,
+        buffers: Selection | None = None,
     ) -> CommitOutcome:
         """Commit a delta (-eta * gradient, in `membership.delta_wire_type`, then BUFFERs) exactly once.
 
@@ -252,6 +254,8 @@ class Client:
 
         `base`: version of the gradient's parameters, from `bases`; default: the newest.
         `scale`: factor for the PARAMETERs; products are rounded to float32.
+        `buffers`: the BUFFERs that `delta` has: those that changed since they last travelled. The outcome then leaves
+        out what this worker has (`CommitOutcome.buffers`). Default: all.
         `in_place`: leave parameters in shared memory: `outcome.parameters` is read-only, valid until the next call.
 
         Raises:
@@ -265,15 +269,21 @@ class Client:
         self._check_usable()
         formats = self._formats()
         seen = self._seen
-        if seen is None or seen[0] is not delta or seen[1] is not into or seen[2] is not formats:
+        if (
+            seen is None
+            or seen[0] is not delta
+            or seen[1] is not into
+            or seen[2] is not formats
+            or seen[5] is not buffers
+        ):
             checked = (
-                byte_view(delta, formats.delta, "the delta"),
+                byte_view(delta, formats.delta_with(buffers), "the delta"),
                 byte_view(into, formats.parameters, "the buffer for parameters", writable=True),
             )
-            self._seen = seen = (delta, into, formats, *checked)
+            self._seen = seen = (delta, into, formats, *checked, buffers)
         if self._shards is not None:
             return self._shards.commit_all(
-                seen[3], seen[4], loss, samples, base=base, scale=scale, local_steps=local_steps
+                seen[3], seen[4], loss, samples, base=base, scale=scale, local_steps=local_steps, buffers=buffers
             )
         return self._primary.committer.commit(
             seen[3],
@@ -284,6 +294,7 @@ class Client:
             in_place=in_place,
             scale=scale,
             local_steps=local_steps,
+            buffers=buffers,
         )
 
     def report_batches(self, batches: Sequence[int]) -> None:

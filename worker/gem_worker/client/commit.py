@@ -11,6 +11,7 @@ Resending identical bytes is safe (commit.proto).
 """
 
 from gem_core.payload import PayloadFormat
+from gem_core.selection import Selection
 from gem_core.wire_types import WireType
 from gem_worker.client.channel import Calls
 from gem_worker.client.commit_stream import CommitReply, CommitStream
@@ -75,9 +76,10 @@ class Committer:
         scale: float | None = None,
         local_steps: int = 0,
         commit_id: int = 0,
+        buffers: Selection | None = None,
     ) -> CommitOutcome:
         """See Client.commit; buffers are checked byte views. `commit_id`: with several shards."""
-        described = self._describe(delta, loss, samples, base, scale, local_steps, commit_id)
+        described = self._describe(delta, loss, samples, base, scale, local_steps, commit_id, buffers)
         outgoing = self._outgoing(described)
         try:
             outcome = self._until_settled(described, outgoing, into, in_place=in_place)
@@ -103,6 +105,7 @@ class Committer:
         scale: float | None,
         local_steps: int,
         commit_id: int,
+        buffers: Selection | None,
     ) -> Delta:
         session = self._session
         held = session.held
@@ -114,10 +117,11 @@ class Committer:
             raise MisuseError(f"{base} is none of the versions that this session can commit to; see Client.bases")
         if scale is not None and session.formats.delta.wire_type is not WireType.FLOAT32:
             raise MisuseError("a scale needs a delta of float32: multiply before you encode it")
-        return Delta(session.last_applied + 1, base, delta, loss, samples, scale, local_steps, commit_id)
+        return Delta(session.last_applied + 1, base, delta, loss, samples, scale, local_steps, commit_id, buffers)
 
     def _outgoing(self, delta: Delta) -> OutgoingCommit:
-        session, payload = self._session, self._session.formats.delta
+        session = self._session
+        payload = session.formats.delta_with(delta.buffers)
         shared = session.open_shared()
         if shared is not None:
             return SharedCommit(session.session_id, delta, payload, shared)
@@ -140,6 +144,7 @@ class Committer:
                     payload, into, shared, in_place=in_place, differences=session.differences
                 )
             self._receiver.reset()
+            self._receiver.takes_selection = delta.buffers is not None
             reply = CommitReply(self._receiver, delta.sequence)
             try:
                 self._open_stream().exchange(outgoing, reply, header_only=applied)
@@ -193,7 +198,10 @@ class Committer:
         if version is None:
             raise ServerMisbehavedError("the server sent no parameters")
         session.replied(version)
-        return CommitOutcome(True, verdict, version, self._run_finished(), reply.receiver.parameters)
+        receiver = reply.receiver
+        return CommitOutcome(
+            True, verdict, version, self._run_finished(), receiver.parameters, receiver.buffers, receiver.rest
+        )
 
     def _run_finished(self) -> bool:
         return self._session.run_state is RunState.FINISHED

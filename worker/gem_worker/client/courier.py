@@ -7,6 +7,7 @@ import time
 from functools import partial
 from queue import Empty, SimpleQueue
 
+from gem_core.selection import Selection
 from gem_worker.client.client import Client
 from gem_worker.client.errors import MisuseError
 from gem_worker.client.interrupts import interrupts_wait
@@ -56,6 +57,7 @@ class Courier:
         samples: int,
         *,
         in_place: bool = False,
+        buffers: Selection | None = None,
     ) -> None:
         """Start a commit, which owns both buffers.
 
@@ -64,6 +66,8 @@ class Courier:
         if self._errand is not None:
             raise MisuseError("collect() the commit that is under way first")
         commit = partial(self._client.commit, delta, into, loss=loss, samples=samples, base=base, in_place=in_place)
+        if buffers is not None:
+            commit = partial(commit, buffers=buffers)
         errand = _Errand(commit)
         with interrupts_wait():
             self._errand = errand

@@ -3,7 +3,8 @@
 import numpy as np
 
 from gem_core.chunking import DecodingAssembler
-from gem_core.payload import PayloadFormat
+from gem_core.payload import PayloadFormat, selected_format
+from gem_core.selection import Selection
 from gem_core.wire_types import FINITE
 from gem_worker.client.messages import Version
 
@@ -16,10 +17,12 @@ class Differences:
         self.version: Version | None = None
         self._held = np.empty(payload.layout.parameter_count, np.float32)
 
-    def assembler(self, into: memoryview) -> DecodingAssembler:
-        """Decodes a difference into `into`, for whole parameters."""
-        split = self._held.nbytes
-        return DecodingAssembler(self.payload, self._values(into), into[split:], FINITE)
+    def assembler(self, into: memoryview, buffers: Selection | None = None) -> DecodingAssembler:
+        """Decodes a difference, with these BUFFERs, into `into`, for whole parameters."""
+        split, payload = self._held.nbytes, self.payload
+        if buffers is not None:
+            payload = selected_format(payload.layout, payload.wire_type, buffers)
+        return DecodingAssembler(payload, self._values(into), into[split : split + payload.rest_bytes], FINITE)
 
     def add_to_held(self, into: memoryview, version: Version) -> None:
         """Make the difference in `into` parameters of `version`."""

@@ -10,6 +10,7 @@ from gemps.v1 import commit_pb2, layout_pb2, run_pb2, session_pb2, transfer_pb2
 from google.protobuf.descriptor import EnumDescriptor
 
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
+from gem_core.selection import Selection
 from gem_core.shards import combined
 from gem_core.wire_types import WireType
 from gem_core.worker_step import WorkerStep
@@ -212,7 +213,9 @@ class CommitOutcome(NamedTuple):
     """Result of a commit; `parameters` are those of `version`.
 
     `applied`: False if the delta was dropped. `verdict`: None if dropped, or lost in a server restart. `parameters`:
-    the caller's buffer, or shared memory until the next call.
+    the caller's buffer, or shared memory until the next call. `buffers`, `rest`: the BUFFERs that came, and their
+    bytes, which stay as long; the others are as they were sent, or as they came last. None: all BUFFERs came, and
+    follow the PARAMETERs in `parameters`.
     """
 
     applied: bool
@@ -220,6 +223,8 @@ class CommitOutcome(NamedTuple):
     version: Version
     run_finished: bool
     parameters: memoryview
+    buffers: Selection | None = None
+    rest: memoryview | None = None
 
 
 def layout_to_wire(layout: Layout) -> layout_pb2.Layout:

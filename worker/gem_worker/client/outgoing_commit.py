@@ -10,6 +10,7 @@ from gemps.v1 import commit_pb2
 from gem_core.checksum import word_sum
 from gem_core.chunking import ScaledSplitter
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
+from gem_core.selection import Selection
 from gem_core.wire_types import WireType
 from gem_worker.client.errors import ServerMisbehavedError
 from gem_worker.client.messages import Version, to_wire_types
@@ -19,7 +20,7 @@ from gem_worker.client.watchdog import Watched
 
 
 class Delta(NamedTuple):
-    """A delta to commit."""
+    """A delta to commit. `buffers`: those in its payload; None: all."""
 
     sequence: int
     base: Version
@@ -29,6 +30,7 @@ class Delta(NamedTuple):
     scale: float | None
     local_steps: int
     commit_id: int = 0
+    buffers: Selection | None = None
 
 
 class OutgoingCommit(Protocol):
@@ -72,7 +74,7 @@ class SharedCommit:
             self._sum_up()
         self._is_first = False
         message = commit_pb2.CommitRequest(header=self._header)
-        message.header.shared_memory.CopyFrom(self.shared.delta_handle)
+        message.header.shared_memory.CopyFrom(self.shared.delta_handle(self._payload.byte_count))
         watched.sequence = self.sequence
         yield message.SerializeToString(), b"", False
 
@@ -136,7 +138,11 @@ class ChunkedCommit:
 
 def _header(session_id: bytes, payload: PayloadFormat, wire_type: WireType) -> commit_pb2.CommitHeader:
     (name,) = to_wire_types([wire_type])
-    return commit_pb2.CommitHeader(session_id=session_id, byte_count=payload.byte_count, wire_type=name)
+    header = commit_pb2.CommitHeader(session_id=session_id, byte_count=payload.byte_count, wire_type=name)
+    if payload.selection is not None:
+        header.buffers.runs.extend(payload.selection.runs)
+        header.buffers.SetInParent()
+    return header
 
 
 def _describe(header: commit_pb2.CommitHeader, delta: Delta) -> None:

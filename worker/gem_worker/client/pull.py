@@ -60,6 +60,8 @@ def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched) -> par
             if fields.HasField("header"):
                 if fields.header.HasField("base_version"):
                     raise ServerMisbehavedError("the server answers a pull with a difference of parameters")
+                if fields.header.HasField("buffers"):
+                    raise ServerMisbehavedError("the server leaves out BUFFERs in its answer to a pull")
                 receiver.announce(fields.header)
             if data is not None:
                 receiver.add(offset, data)

@@ -7,7 +7,8 @@ from gemps.framing import Buffer
 from gemps.v1 import transfer_pb2
 
 from gem_core.chunking import Assembler, RawAssembler
-from gem_core.payload import PayloadFormat
+from gem_core.payload import PayloadFormat, selected_format
+from gem_core.selection import Selection
 from gem_worker.client.differences import Differences
 from gem_worker.client.errors import ServerMisbehavedError, TornCallError
 from gem_worker.client.messages import Version
@@ -34,8 +35,10 @@ class ParametersReceiver:
     """Receive into `into`, or with `in_place` leave the payload in shared memory; complete `differences`.
 
     Attributes:
+        takes_selection: whether the server may leave out BUFFERs.
         version: None before the header.
         parameters: where the payload is.
+        buffers, rest: the BUFFERs that came, and their bytes; None: all, behind the PARAMETERs in `parameters`.
     """
 
     def __init__(
@@ -54,15 +57,22 @@ class ParametersReceiver:
         self._handle: transfer_pb2.SharedMemoryHandle | None = None
         self._differences = differences
         self._whole = RawAssembler(payload, into)
-        self._difference = differences.assembler(into) if differences is not None else None
+        self._partial: RawAssembler | None = None
+        self._difference: Assembler | None = None
         self._assembler: Assembler = self._whole
+        self.takes_selection = False
         self.version: Version | None = None
         self.parameters = into
+        self.buffers: Selection | None = None
+        self.rest: memoryview | None = None
 
     @property
     def received(self) -> int:
-        """Bytes received in order, where a transfer can resume; 0 of a difference."""
-        return self._assembler.received if self._assembler is self._whole else 0
+        """Bytes received in order, where a transfer of the whole payload can resume; 0 of a difference."""
+        received = self._assembler.received
+        if self._assembler is self._partial:  # the whole payload begins with the same PARAMETERs, and has other BUFFERs
+            return received if received <= self._payload.parameter_bytes else 0
+        return received if self._assembler is self._whole else 0
 
     def fits(self, payload: PayloadFormat, into: memoryview, shared: SharedMemory | None, *, in_place: bool) -> bool:
         """Whether `reset` suffices for reuse."""
@@ -75,6 +85,7 @@ class ParametersReceiver:
         self._handle = None
         self.version = None
         self.parameters = self._into
+        self.buffers = self.rest = None
 
     def announce(self, header: transfer_pb2.ParametersHeader) -> None:
         """Handle the header. Raises ServerMisbehavedError if unexpected."""
@@ -105,18 +116,28 @@ class ParametersReceiver:
 
     def _choose_assembler(self, header: transfer_pb2.ParametersHeader) -> None:
         base = Version.from_wire(header.base_version) if header.HasField("base_version") else None
-        if self._assembler is self._difference:
-            self._whole.restart()
+        self.buffers = Selection(tuple(header.buffers.runs)) if header.HasField("buffers") else None
+        if self.buffers is not None and not self.takes_selection:
+            raise ServerMisbehavedError("the server leaves out BUFFERs, which was not asked for")
+        if self._assembler is not self._whole:
+            received = self.received
+            self._whole.restart(received, self._assembler.crc32c if received else 0)
         if base is None:
-            self._assembler = self._whole
-        elif self._differences is None or self._difference is None:
+            self._assembler = self._whole if self.buffers is None else self._assembler_of(self.buffers)
+        elif self._differences is None:
             raise ServerMisbehavedError("the server sends a difference of parameters, which was not asked for")
         elif base != self._differences.version:
             self.version = Version.from_wire(header.version)
             raise TornCallError(f"the server sends a difference from {base}, not {self._differences.version}")
         else:
-            self._difference.restart()
-            self._assembler = self._difference
+            self._assembler = self._difference = self._differences.assembler(self._into, self.buffers)
+
+    def _assembler_of(self, buffers: Selection) -> RawAssembler:
+        payload = selected_format(self._payload.layout, self._payload.wire_type, buffers)
+        if self._partial is None or self._partial.payload is not payload:
+            self._partial = RawAssembler(payload, self._into[: payload.byte_count])
+        self._partial.restart()
+        return self._partial
 
     @property
     def sink(self) -> Assembler:
@@ -137,6 +158,9 @@ class ParametersReceiver:
             self._write_chunk(self._handle)
             return
         self._assembler.finish(footer.byte_count, footer.chunk_count, footer.crc32c)
+        if self.buffers is not None:
+            split = self._payload.parameter_bytes
+            self.rest = self._into[split : split + self._assembler.payload.rest_bytes]
         if self._differences is not None:
             is_whole = self._assembler is self._whole
             settle = self._differences.hold_whole if is_whole else self._differences.add_to_held
@@ -148,8 +172,13 @@ class ParametersReceiver:
             raise AssertionError("announce() has checked this")
         found = shared.parameters(handle)
         shared.check_open(handle, version)
+        split = self._payload.parameter_bytes
+        if self.buffers is not None:
+            rest = found[split:]
+            self.rest = memoryview(b"".join(rest[start:stop] for start, stop in self._assembler.payload.rest_ranges()))
         if self._in_place:
             self.parameters = found
         else:
-            np.copyto(np.frombuffer(self._into, np.uint8), np.frombuffer(found, np.uint8))
+            stop = split if self.buffers is not None else len(found)
+            np.copyto(np.frombuffer(self._into, np.uint8, stop), np.frombuffer(found, np.uint8, stop))
             shared.check_open(handle, version)

@@ -16,8 +16,9 @@ from gemps.v1 import session_pb2
 
 from gem_core.errors import LayoutError
 from gem_core.layout import Layout
-from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
+from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat, selected_format
 from gem_core.registry import Direction
+from gem_core.selection import Selection
 from gem_core.shards import Shard
 from gem_core.wire_types import COARSE, WireType
 from gem_worker.client.channel import Calls
@@ -63,6 +64,11 @@ class Formats(NamedTuple):
 
     delta: PayloadFormat
     parameters: PayloadFormat
+
+    def delta_with(self, buffers: Selection | None) -> PayloadFormat:
+        """Return the format of deltas with these BUFFERs; None: all."""
+        delta = self.delta
+        return delta if buffers is None else selected_format(delta.layout, delta.wire_type, buffers)
 
 
 class ClientSession:

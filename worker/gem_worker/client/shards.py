@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from gem_core.payload import PayloadFormat
+from gem_core.selection import Selection
 from gem_core.shards import MAX_SHARDS, Shard
 from gem_core.wire_types import WireType, encoded_bytes
 from gem_worker.client.connection import Connection
@@ -141,6 +142,7 @@ class Shards:
         base: Version | None,
         scale: float | None,
         local_steps: int,
+        buffers: Selection | None,
     ) -> CommitOutcome:
         """See Client.commit. If any server's session was lost, join and pull again everywhere."""
         commit_id = int.from_bytes(os.urandom(8), "little") or 1
@@ -158,6 +160,7 @@ class Shards:
                 scale=scale,
                 local_steps=local_steps,
                 commit_id=commit_id,
+                buffers=buffers if session.shard.is_last else None,
             )
 
         for one in self._others:
@@ -172,7 +175,9 @@ class Shards:
             self._patience.succeeded()
             elements = [one.session.layout.parameter_count for one in self._all]
             pieces = [(one.wire_statistics, count) for one, count in zip(verdicts, elements, strict=True)]
-            return outcomes[0]._replace(parameters=into, verdict=verdicts[0]._replace(pieces=pieces))
+            verdict = verdicts[0]._replace(pieces=pieces)
+            last = outcomes[-1]  # it has the BUFFERs
+            return outcomes[0]._replace(parameters=into, verdict=verdict, buffers=last.buffers, rest=last.rest)
         return self._settle_lost(sequence, str(lost[0]) if lost else "the session began anew", results[0], into)
 
     def _settle_lost(

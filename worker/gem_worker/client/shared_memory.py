@@ -78,17 +78,17 @@ class SharedMemory:
         self._socket.close()
 
     def write(self, delta: memoryview) -> None:
-        """Copy a payload into the delta region."""
-        source, target = np.frombuffer(delta, np.uint8), np.frombuffer(self.delta, np.uint8)
+        """Copy a payload to the beginning of the delta region."""
+        source = np.frombuffer(delta, np.uint8)
+        target = np.frombuffer(self.delta, np.uint8, source.size)
         if source.ctypes.data != target.ctypes.data:
             np.copyto(target, source)
 
-    @property
-    def delta_handle(self) -> transfer_pb2.SharedMemoryHandle:
-        """Handle of the delta region."""
+    def delta_handle(self, byte_count: int) -> transfer_pb2.SharedMemoryHandle:
+        """Return the handle of a payload of so many bytes at the beginning of the delta region."""
         region = self._delta_region
         return transfer_pb2.SharedMemoryHandle(
-            region=region.region, offset=region.payload_offset, byte_count=region.payload_bytes
+            region=region.region, offset=region.payload_offset, byte_count=byte_count
         )
 
     def parameters(self, handle: transfer_pb2.SharedMemoryHandle) -> memoryview:
