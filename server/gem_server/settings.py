@@ -383,8 +383,9 @@ class ServerSettings(BaseSettings):
     checkpoint_interval: float = Field(
         60.0,
         ge=0,
-        description="Seconds between checkpoints while training, unless --durability is none. There is always one when "
-        "the run is finished, and one at the end of the process; 0: only those.",
+        description="Seconds between checkpoints while training, unless --durability is none; the first one comes "
+        "after 10 s, if this is longer. There is always one when the run is finished, and one at the end of the "
+        "process; 0: only those.",
         json_schema_extra={"panel": "Durability"},
     )
     checkpoint_commits: int = Field(
