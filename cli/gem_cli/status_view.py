@@ -34,6 +34,22 @@ def live_workers(status: Status) -> int:
     return sum(state(worker, "state") in LIVE for worker in status.get("workers", ()))
 
 
+def missing_workers(status: Status) -> int:
+    """Number of workers that must still join before training starts."""
+    if "missing_workers" in status:
+        return int(status["missing_workers"])
+    wanted = int(status.get("settings", {}).get("min_workers", 1))  # of an older server
+    return max(0, wanted - live_workers(status))
+
+
+def describe_waiting(status: Status) -> str:
+    """What a run that has not started waits for, in words."""
+    live, missing = live_workers(status), missing_workers(status)
+    if not missing:
+        return f"waiting: {live} workers have joined, and none has brought the first parameters"
+    return f"waiting: {live} of {live + missing} workers have joined, {missing} missing"
+
+
 def condition(worker: Status) -> str:
     """`WELL` or one of TROUBLE."""
     return str(worker.get("condition", "")).rpartition("CONDITION_")[2] or "WELL"
@@ -71,8 +87,7 @@ def figures(status: Status) -> dict[str, float | None]:
 def plain_line(status: Status) -> str:
     """The run in one line."""
     if state(status) == "WAITING":
-        wanted = status.get("settings", {}).get("min_workers", 1)
-        return f"waiting: {live_workers(status)} of {wanted} workers have joined, version {clock(status)}"
+        return f"{describe_waiting(status)}, version {clock(status)}"
     values = figures(status)
     live = live_workers(status)
     parts = [

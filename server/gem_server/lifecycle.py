@@ -1,14 +1,17 @@
-"""When a server ends by itself; idle runs, and garbage of ended sessions."""
+"""When a server ends by itself, what it says while it waits for workers, and garbage of ended sessions."""
 
 import asyncio
 import contextlib
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gem_server.state.run import RunState
 
-# Warn of an unfinished run without workers.
-IDLE_SECONDS = 60.0
+# A run that waits for workers says so after this many seconds, and again after twice as many, and so on.
+WAITING_SECONDS = 10.0
+LONGEST_WAITING_SECONDS = 3600.0
+# Names of missing workers in one line of the log.
+NAMED_WORKERS = 8
 # An ended session's calls end within this time.
 COLLECT_SECONDS = 0.3
 
@@ -96,23 +99,45 @@ class FatalError:
         self.check()
 
 
-class IdleWarning:
-    """Warns once of an unfinished run without workers."""
+class WaitingNotice:
+    """Decides when to say that a run waits for workers: at growing intervals, for as long as it waits."""
 
     def __init__(self) -> None:
         self._since: float | None = None
-        self._warned = False
+        self._due = 0.0
+        self._interval = 0.0
 
-    def check(self, now: float, *, workers: int, finished: bool) -> str | None:
-        """The warning to log, if any. `now` in seconds."""
-        if workers or finished:
-            self._since, self._warned = None, False
-        elif self._since is None:
-            self._since = now
-        elif not self._warned and now - self._since >= IDLE_SECONDS:
-            self._warned = True
-            return f"no worker has been joined for {IDLE_SECONDS:g} s: the run waits for workers"
-        return None
+    def check(self, now: float, *, waits: bool) -> float | None:
+        """Return for how many seconds the run has waited, if that is to be said now. `now` is in seconds."""
+        if not waits:
+            self._since = None
+            return None
+        if self._since is None:
+            self._since, self._interval = now, WAITING_SECONDS
+            self._due = now + self._interval
+        if now < self._due:
+            return None
+        self._interval = min(2 * self._interval, LONGEST_WAITING_SECONDS)
+        self._due = now + self._interval
+        return now - self._since
+
+
+def describe_waiting(*, started: bool, present: int, wanted: int, absent: Sequence[str]) -> str:
+    """Describe what an unfinished run waits for.
+
+    Args:
+        started: whether training has started, so that a worker is all that is needed.
+        present: number of workers that are there.
+        wanted: number of workers with which training starts.
+        absent: names of workers that took part earlier and may come back.
+    """
+    known = list(absent[:NAMED_WORKERS]) + ([f"{len(absent) - NAMED_WORKERS} more"] if len(absent) > NAMED_WORKERS else [])
+    earlier = f" (earlier ones that are not there: {', '.join(known)})" if known else ""
+    if started:
+        return f"no worker is joined, and the run waits for workers{earlier}"
+    if present >= wanted:
+        return f"workers joined: {present}; none has brought the first parameters yet"
+    return f"the run waits for workers: joined {present} of {wanted}, missing {wanted - present}{earlier}"
 
 
 class DelayedCollection:

@@ -357,7 +357,12 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Run"},
     )
     min_workers: int = Field(
-        1, ge=1, description="Workers that must have joined before training starts.", json_schema_extra={"panel": "Run"}
+        1,
+        ge=1,
+        description="Workers that must have joined before training starts. It holds for the first start of a run: a "
+        "server that resumes one trains on with the first worker that comes, because others may be gone for good. "
+        "With --order round-robin or trace it waits for as many again, for --session-timeout seconds at most.",
+        json_schema_extra={"panel": "Run"},
     )
     seed: int = Field(
         0,

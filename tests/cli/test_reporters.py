@@ -23,8 +23,8 @@ def test_a_run_that_waits_says_so_when_something_changes(
         reporter.status(waiting(workers))
     reporter.close()
     assert capsys.readouterr().out.splitlines() == [
-        "waiting: 0 of 2 workers have joined, version 241",
-        "waiting: 1 of 2 workers have joined, version 241",
+        "waiting: 0 of 2 workers have joined, 2 missing, version 241",
+        "waiting: 1 of 2 workers have joined, 1 missing, version 241",
     ]
 
 

@@ -183,6 +183,7 @@ class Status:
             ),
             checkpoint=self._checkpoint(now),
             keeps_telemetry=seen.telemetry.is_wanted,
+            missing_workers=self._count_missing(),
         )
         if seen.telemetry.is_wanted:
             _put_histogram(seen.telemetry.staleness, report.staleness)
@@ -201,6 +202,12 @@ class Status:
             report.best_evaluation.CopyFrom(messages.evaluation_to(seen.evaluations.best))
         seen.shards.add_to(report)
         return report
+
+    def _count_missing(self) -> int:
+        seen = self._observed
+        if seen.run.state is not RunState.WAITING:
+            return 0
+        return max(0, seen.run.wanted_workers - seen.sessions.count_present())
 
     def _rate(self, now: float) -> float:
         seconds = self._observed.run_seconds()

@@ -275,6 +275,9 @@ class Sessions:
             for worker in self.workers.by_rank():
                 if worker.name not in live:
                     self.run.count(worker, takes_part=False)
+            self.run.stop_expecting()
+            self.consider_start()
+            self.consider_finish()
         gone = [s for s in self._live.values() if s.open_calls == 0 and now - s.last_call >= self.timeout]
         for session in gone:
             self.end(
@@ -287,15 +290,24 @@ class Sessions:
             )
         return gone
 
+    def count_present(self) -> int:
+        """Number of workers that are there: those with a session, and those that have spent their budgets."""
+        live = {session.worker.name for session in self._live.values()}
+        return len(live) + sum(1 for worker in self.workers.by_rank() if worker.done and worker.name not in live)
+
+    def absent(self) -> list[Worker]:
+        """Known workers that have budget left and no session, by rank."""
+        live = {session.worker.name for session in self._live.values()}
+        return [worker for worker in self.workers.by_rank() if not worker.done and worker.name not in live]
+
     def consider_start(self) -> None:
         """Start training if possible."""
-        live = {session.worker.name for session in self._live.values()}
-        done = sum(1 for worker in self.workers.by_rank() if worker.done and worker.name not in live)
-        self.run.consider_start(self.bound_layout() is not None, len(live) + done)
+        self.run.consider_start(self.bound_layout() is not None, self.count_present())
 
     def consider_finish(self) -> None:
-        """Finish if all live workers are done."""
-        self.run.consider_finish((s.worker for s in self._live.values()), self.workers.anyone_done())
+        """Finish if all live workers are done, and no other is expected."""
+        live = (session.worker for session in self._live.values())
+        self.run.consider_finish(live, self.workers.anyone_done(), self.count_present())
 
     def check_layout(self, session: Session) -> None:
         """Raise LAYOUT_MISMATCH unless the layout is the run's."""
