@@ -69,7 +69,7 @@ from gem_server.state.moments import Moments, require_moments
 from gem_server.state.run import Budget, Run, RunState
 from gem_server.state.schedule import EtaSchedule
 from gem_server.state.sessions import Session, Sessions
-from gem_server.state.workers import Workers
+from gem_server.state.workers import Workers, WorkerState
 from gem_server.telemetry.history import Interval
 from gem_server.telemetry.telemetry import Telemetry
 from gem_trace import OrderError, read_order
@@ -570,11 +570,13 @@ class Server:
             Operations(
                 contexts,
                 self.run,
+                self.sessions,
                 self.central,
                 self.evaluations,
                 persistence.checkpointer.write if persistence.checkpointer is not None else None,
                 self.times.run_seconds,
                 self.shard,
+                monotonic,
             ),
             FollowHandler(contexts, self.primary, _shared_settings(self.rule, self.settings)),
         )
@@ -633,7 +635,8 @@ class Server:
             wake_waiters()
 
         def session_ended(session: Session) -> None:
-            self.sessions.consider_finish()
+            if session.worker.state is not WorkerState.SUPERSEDED:  # else the worker has another session in a moment
+                self.sessions.consider_finish()
             wake_waiters()
             self._collection.schedule()
 

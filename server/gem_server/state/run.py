@@ -63,6 +63,7 @@ class Run:
         self.started = False
         self._expected = 0  # workers that must come before spent budgets finish the run
         self.finished_because: str | None = None
+        self._may_go_on = False  # after the end of this process
         self.identity = secrets.token_hex(8)
         self.on_change: list[Callable[[], None]] = []
 
@@ -185,11 +186,20 @@ class Run:
         if anyone_done and all(worker.done for worker in live_workers):
             self.finish("every worker has spent its budget")
 
-    def finish(self, because: str) -> None:
-        """End the run. Idempotent."""
+    def finish(self, because: str, *, resumable: bool = False) -> None:
+        """Finish the run. Idempotent.
+
+        `resumable`: the budget is not spent, and a server that resumes the run from its checkpoint trains on.
+        """
         if self.finished_because is None:
             self.finished_because = because
+            self._may_go_on = resumable
             self._changed()
+
+    @property
+    def finally_finished_because(self) -> str | None:
+        """Why the run is finished for good, for checkpoints and log; None: a server that resumes it trains on."""
+        return None if self._may_go_on else self.finished_because
 
     def _changed(self) -> None:
         for listener in list(self.on_change):
