@@ -7,9 +7,6 @@ from collections.abc import Callable, Sequence
 
 from gem_server.state.run import RunState
 
-# A run that waits for workers says so after this many seconds, and again after twice as many, and so on.
-WAITING_SECONDS = 10.0
-LONGEST_WAITING_SECONDS = 3600.0
 # Names of missing workers in one line of the log.
 NAMED_WORKERS = 8
 # An ended session's calls end within this time.
@@ -99,29 +96,6 @@ class FatalError:
         self.check()
 
 
-class WaitingNotice:
-    """Decides when to say that a run waits for workers: at growing intervals, for as long as it waits."""
-
-    def __init__(self) -> None:
-        self._since: float | None = None
-        self._due = 0.0
-        self._interval = 0.0
-
-    def check(self, now: float, *, waits: bool) -> float | None:
-        """Return for how many seconds the run has waited, if that is to be said now. `now` is in seconds."""
-        if not waits:
-            self._since = None
-            return None
-        if self._since is None:
-            self._since, self._interval = now, WAITING_SECONDS
-            self._due = now + self._interval
-        if now < self._due:
-            return None
-        self._interval = min(2 * self._interval, LONGEST_WAITING_SECONDS)
-        self._due = now + self._interval
-        return now - self._since
-
-
 def describe_waiting(*, started: bool, present: int, wanted: int, absent: Sequence[str]) -> str:
     """Describe what an unfinished run waits for.
 
@@ -131,8 +105,10 @@ def describe_waiting(*, started: bool, present: int, wanted: int, absent: Sequen
         wanted: number of workers with which training starts.
         absent: names of workers that took part earlier and may come back.
     """
-    known = list(absent[:NAMED_WORKERS]) + ([f"{len(absent) - NAMED_WORKERS} more"] if len(absent) > NAMED_WORKERS else [])
-    earlier = f" (earlier ones that are not there: {', '.join(known)})" if known else ""
+    named = list(absent[:NAMED_WORKERS])
+    if len(absent) > NAMED_WORKERS:
+        named.append(f"{len(absent) - NAMED_WORKERS} more")
+    earlier = f" (earlier ones that are not there: {', '.join(named)})" if named else ""
     if started:
         return f"no worker is joined, and the run waits for workers{earlier}"
     if present >= wanted:

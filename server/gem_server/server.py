@@ -29,7 +29,6 @@ from gem_server.lifecycle import (
     DelayedCollection,
     FatalError,
     RunTimes,
-    WaitingNotice,
     describe_waiting,
     reason_to_exit,
 )
@@ -72,6 +71,7 @@ from gem_server.state.sessions import Session, Sessions
 from gem_server.state.workers import Workers, WorkerState
 from gem_server.telemetry.history import Interval
 from gem_server.telemetry.telemetry import Telemetry
+from gem_server.waiting_notice import PREPARING_KERNELS, WaitingNotice
 from gem_trace import OrderError, read_order
 
 if TYPE_CHECKING:
@@ -272,6 +272,7 @@ class Server:
             )
             if settings.lane_port != -1:
                 self._ports.lane = self._open_lane()
+            logger.info("the server is %s", PREPARING_KERNELS, extra={"event": "preparing-kernels"})
             await self._compile()
             await self.persistence.recover(await self._agree())
             if (layout := self.central.layout) is not None:

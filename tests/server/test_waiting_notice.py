@@ -1,7 +1,10 @@
 """When and how the log says that a run waits for workers: the decision alone, on the test's clock."""
 
+import itertools
+
 import pytest
-from gem_server.lifecycle import LONGEST_WAITING_SECONDS, NAMED_WORKERS, WAITING_SECONDS, WaitingNotice, describe_waiting
+from gem_server.lifecycle import NAMED_WORKERS, describe_waiting
+from gem_server.waiting_notice import FIRST_SECONDS, LONGEST_SECONDS, WaitingNotice
 
 
 def moments_of_notices(seconds: int) -> list[int]:
@@ -10,25 +13,25 @@ def moments_of_notices(seconds: int) -> list[int]:
 
 
 def test_waiting_is_said_again_and_again_at_growing_intervals() -> None:
-    first = int(WAITING_SECONDS)
+    first = int(FIRST_SECONDS)
     assert moments_of_notices(16 * first) == [first, 3 * first, 7 * first, 15 * first]
 
 
 def test_the_intervals_stop_growing_so_that_a_day_of_waiting_is_not_silent() -> None:
     moments = moments_of_notices(24 * 3600)
-    between = [later - earlier for earlier, later in zip(moments, moments[1:], strict=False)]
+    between = [later - earlier for earlier, later in itertools.pairwise(moments)]
     assert between == sorted(between)
-    assert between[-1] == LONGEST_WAITING_SECONDS
+    assert between[-1] == LONGEST_SECONDS
     assert len(moments) < 40
 
 
 def test_it_says_for_how_long_the_run_has_waited_since_it_trained_last() -> None:
     notice = WaitingNotice()
     assert notice.check(0.0, waits=True) is None
-    assert notice.check(WAITING_SECONDS, waits=True) == WAITING_SECONDS
-    assert notice.check(WAITING_SECONDS + 1, waits=False) is None
+    assert notice.check(FIRST_SECONDS, waits=True) == FIRST_SECONDS
+    assert notice.check(FIRST_SECONDS + 1, waits=False) is None
     assert notice.check(1000.0, waits=True) is None
-    assert notice.check(1000.0 + WAITING_SECONDS, waits=True) == WAITING_SECONDS
+    assert notice.check(1000.0 + FIRST_SECONDS, waits=True) == FIRST_SECONDS
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from gem_server import lifecycle
+from gem_server import waiting_notice
 from gemps.v1 import run_pb2
 
 from tests.waiting import eventually_async
@@ -19,7 +19,7 @@ async def test_a_server_that_its_workers_have_left_says_that_it_waits_for_some(
 ) -> None:
     (worker,) = await serving.training(1)
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(lifecycle, "WAITING_SECONDS", 0.0)
+    monkeypatch.setattr(waiting_notice, "FIRST_SECONDS", 0.0)
     await worker.leave()
     said = "no worker is joined, and the run waits for workers (earlier ones that are not there: worker-0)"
     await eventually_async(lambda: any(said in text for text in caplog.messages))
@@ -29,7 +29,7 @@ async def test_a_server_with_too_few_workers_says_how_many_are_missing(
     serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(lifecycle, "WAITING_SECONDS", 0.0)
+    monkeypatch.setattr(waiting_notice, "FIRST_SECONDS", 0.0)
     serving = await serve(min_workers=4)
     await serving.training(3)
     assert (await serving.status()).missing_workers == 1
@@ -48,9 +48,7 @@ async def resumed(serve: Serve, data_dir: Path, **settings: object) -> Serving:
     return await serve(data_dir=data_dir, resume=True, **settings)
 
 
-async def test_a_run_that_had_begun_goes_on_with_the_first_worker_that_comes_back(
-    serve: Serve, tmp_path: Path
-) -> None:
+async def test_a_run_that_had_begun_goes_on_with_the_first_worker_that_comes_back(serve: Serve, tmp_path: Path) -> None:
     serving = await resumed(serve, tmp_path, min_workers=2)
     status = await serving.status()
     assert (status.run_state, status.missing_workers) == (WAITING, 1)

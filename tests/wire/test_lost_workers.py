@@ -15,7 +15,9 @@ TRAINING, FINISHED = run_pb2.RUN_STATE_TRAINING, run_pb2.RUN_STATE_FINISHED
 
 def end_session(worker: str, *, comes_back: bool = False) -> operations_pb2.ControlRequest:
     action = operations_pb2.CONTROL_ACTION_END_SESSION
-    return operations_pb2.ControlRequest(action=action, worker=worker, comes_back=comes_back, reason="killed by SIGKILL")
+    return operations_pb2.ControlRequest(
+        action=action, worker=worker, comes_back=comes_back, reason="killed by SIGKILL"
+    )
 
 
 ALL_ENDED = operations_pb2.ControlRequest(

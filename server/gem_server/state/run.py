@@ -180,7 +180,7 @@ class Run:
             self.finish(f"{self.commits} commits")
 
     def consider_finish(self, live_workers: Iterable[Worker], anyone_done: bool, workers: int) -> None:
-        """Finish if a worker is done, every live one is, and no other is expected. `workers`: as in `consider_start`."""
+        """Finish if a worker is done, every live one is, and no other is expected; `workers` as in `consider_start`."""
         if not self.started or self.finished_because is not None or workers < self._expected:
             return
         if anyone_done and all(worker.done for worker in live_workers):
