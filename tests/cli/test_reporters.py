@@ -10,6 +10,7 @@ from gem_server import waiting_notice
 from rich.console import Console
 
 from tests.cli.test_status_view import changed
+from tests.waiting import eventually
 
 
 def waiting(workers: int) -> dict[str, Any]:
@@ -70,6 +71,21 @@ def test_a_live_view_shows_what_the_start_waits_for() -> None:
     reporter.phase("server", "starting the server")
     reporter.status(waiting(1))
     reporter.close()
-    written = console.file.getvalue()  # type: ignore[attr-defined]
+    assert isinstance(console.file, io.StringIO)
+    written = console.file.getvalue()
     assert "starting the server (0 s)" in written
     assert "waiting: 1 of 2 workers have joined, 1 missing (0 s)" in written
+
+
+def test_an_event_above_a_live_view_shows_its_brackets_and_leaves_the_tables_as_they_are() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
+    reporter = LiveReporter(console)
+    output = console.file
+    assert isinstance(output, io.StringIO)
+    reporter.status(changed(run_seconds=1.0))
+    eventually(lambda: "fairness" in output.getvalue())
+    reporter.event("worker_failed", "worker-1 failed: [bold]")
+    reporter.close()
+    written = output.getvalue()
+    assert "worker-1 failed: [bold]" in written
+    assert "[dim]" not in written

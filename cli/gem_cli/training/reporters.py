@@ -77,7 +77,8 @@ class LiveReporter(Reporter):
 
     @override
     def event(self, name: str, text: str, **_: Any) -> None:
-        self._console.print(text, markup=False, highlight=False, style="red" if name.endswith("_failed") else None)
+        # As Text, because print(markup=False) would also draw the tables below with their markup as text.
+        self._console.print(Text(text, "red" if name.endswith("_failed") else ""))
 
     @override
     def status(self, status: Status) -> None:
