@@ -28,10 +28,10 @@ def refused(error: Exception) -> CommandError:
     return CommandError(f"{error}{hint}")
 
 
-def last_lines(log: Path, count: int = 12) -> list[str]:
-    """The log's last lines."""
+def last_lines(log: Path, count: int = 12, *, start: int = 0) -> list[str]:
+    """The log's last lines, of those that begin after `start` bytes."""
     try:
-        text = log.read_text(encoding="utf-8", errors="replace")
+        text = log.read_bytes()[start:].decode(errors="replace")
     except FileNotFoundError:
         return []
     return [line for line in text.splitlines() if line.strip()][-count:]

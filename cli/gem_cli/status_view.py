@@ -34,6 +34,32 @@ def live_workers(status: Status) -> int:
     return sum(state(worker, "state") in LIVE for worker in status.get("workers", ()))
 
 
+def has_finished(status: Status, name: str) -> bool:
+    """Whether the worker of this name has spent its budget."""
+    return any(one.get("name") == name and state(one, "state") == "FINISHED" for one in status.get("workers", ()))
+
+
+def missing_workers(status: Status) -> int:
+    """Number of workers that must still join before training starts."""
+    if "missing_workers" in status:
+        return int(status["missing_workers"])
+    wanted = int(status.get("settings", {}).get("min_workers", 1))  # of an older server
+    return max(0, wanted - live_workers(status))
+
+
+def describe_waiting(status: Status) -> str:
+    """What a run that has not made its first commit here waits for, in words; empty if it trains or is finished."""
+    live = live_workers(status)
+    if state(status) == "WAITING":
+        missing = missing_workers(status)
+        if not missing:
+            return f"waiting: {live} workers have joined, and none has brought the first parameters"
+        return f"waiting: {live} of {live + missing} workers have joined, {missing} missing"
+    if state(status) == "TRAINING" and live and not int(status.get("commits_of_process", 1)):
+        return f"waiting: {live} workers have joined, and the first commit has not come"
+    return ""
+
+
 def condition(worker: Status) -> str:
     """`WELL` or one of TROUBLE."""
     return str(worker.get("condition", "")).rpartition("CONDITION_")[2] or "WELL"
@@ -70,9 +96,8 @@ def figures(status: Status) -> dict[str, float | None]:
 
 def plain_line(status: Status) -> str:
     """The run in one line."""
-    if state(status) == "WAITING":
-        wanted = status.get("settings", {}).get("min_workers", 1)
-        return f"waiting: {live_workers(status)} of {wanted} workers have joined, version {clock(status)}"
+    if waiting := describe_waiting(status):
+        return f"{waiting}, version {clock(status)}"
     values = figures(status)
     live = live_workers(status)
     parts = [

@@ -1,6 +1,7 @@
 """Progress in a notebook."""
 
 import time
+from html import escape
 from typing import Any
 
 from gem_cli import status_view
@@ -36,6 +37,10 @@ class CellReporter(Reporter):
     @override
     def close(self) -> None:
         self._draw()
+
+    @override
+    def phase(self, name: str, text: str) -> None:
+        self._handle.update(HTML(f"<p>{escape(text)} ...</p>"))  # type: ignore[no-untyped-call]
 
     @override
     def event(self, name: str, text: str, **_: Any) -> None:

@@ -15,6 +15,7 @@ from gem_cli.status_view import Status
 from gem_cli.training.children import ONE_THREAD, Child, terminate
 from gem_cli.training.follower import Follower
 from gem_cli.training.reporters import Reporter
+from gem_cli.training.worker_processes import PAUSES, WorkerProcesses, was_killed
 from gem_cli.training.worker_warnings import WorkerWarnings
 from gem_worker.client.channel import check_address
 
@@ -57,7 +58,10 @@ def launch(
         gemps.launch(train, workers=4, steps=200, eta=0.05)
 
     `ParameterServer(model=model)` needs no address. What the function refers to is copied. Processes have one CPU
-    thread, and `gemps train`'s environment. A failed one stops no other; Ctrl-C stops all.
+    thread, and `gemps train`'s environment. A failed one stops no other; Ctrl-C stops all. One whose process is killed,
+    as by a lack of memory, calls the function again in a new process, three times in a row at most.
+
+    Where stdout is no terminal, phases of the start that take longer than a second are told on stderr.
 
     Args:
         function: or any callable.
@@ -78,31 +82,35 @@ def launch(
     require_either(server, settings, shards)
     if isinstance(server, RunningServer) and server.exit_code is not None:
         raise ServerProcessError(f"{server.explain_end()}: start another with gemps.serve")
+    if server is None and "min_workers" not in checked(settings, shards).model_fields_set:
+        settings["min_workers"] = workers
     try:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="gemps-launch-")))
             write_call(folder / "call", function, args, kwargs or {})
+            reporter = stack.enter_context(reporter_for_output())
+            owns_server = server is None
             if server is None:
-                if "min_workers" not in checked(settings, shards).model_fields_set:
-                    settings["min_workers"] = workers
+                reporter.phase("server", "starting the server; on a machine's first start Numba compiles its kernels")
                 server = stack.enter_context(serve(shards=shards, **settings))
-            group = _Workers(folder, workers, server)
+            group = _Workers(folder, workers, server, owns_server=owns_server)
             stack.callback(group.stop)
-            group.run(stack.enter_context(reporter_for_output()))
+            group.run(reporter)
+            reporter.close()
             return group.results()
     except (KeyboardInterrupt, LaunchError) as error:
         raise error.with_traceback(None) from None  # hides frames
 
 
 class _Workers:
-    def __init__(self, folder: Path, count: int, server: str | RunningServer) -> None:
+    def __init__(self, folder: Path, count: int, server: str | RunningServer, *, owns_server: bool) -> None:
+        self._owns_server = owns_server  # it serves nobody after these workers
         self._folder = folder
         self._server = server if isinstance(server, RunningServer) else None
         self._address = check_address(server) if isinstance(server, str) else server.address
         self._count = count
-        self._children: list[Child] = []
+        self._processes = WorkerProcesses(self._start)
         self._read = [0] * count
-        self._ended: set[int] = set()
         self._failures: dict[int, str] = {}
         self._status: Status = {}
         self._too_few = ""
@@ -110,29 +118,34 @@ class _Workers:
 
     def run(self, reporter: Reporter) -> None:
         self._warnings = WorkerWarnings(reporter)
-        for index in range(self._count):
-            self._children.append(self._start(index))
+        reporter.phase("workers", f"{self._count} workers start, and join the run")
+        self._processes.start_all(self._count)
         follower = Follower(self._address, REPORT_INTERVAL)
         try:
-            while any(child.running for child in self._children):
+            while self._processes.count_active:
                 self._record(follower.get(POLL), reporter)
-                self._report(reporter)
+                self._report(reporter, follower)
+                self._start_lost_workers(reporter)
                 self._warnings.poll()
                 if self._server is not None and self._server.exit_code is not None:
                     self._refuse_early_end(self._server, follower, reporter)
                 if not self._too_few and self._cannot_begin(follower):
                     self.stop()
-            self._report(reporter)
+            self._report(reporter, follower)
             self._record(follower.now(), reporter)
+            if self._owns_server and status_view.state(self._status) == "TRAINING":
+                follower.finish_run("every worker of launch has ended")
+                self._record(follower.now(), reporter)
         finally:
             self._warnings.close()
             follower.close(at_once=True)
 
     def stop(self) -> None:
+        self._processes.cancel_restarts()
         try:
-            terminate(self._children, (signal.SIGINT, LEAVE_SECONDS))
+            terminate(self._processes.children, (signal.SIGINT, LEAVE_SECONDS))
         finally:  # second Ctrl-C
-            terminate(self._children, (signal.SIGKILL, LEAVE_SECONDS))
+            terminate(self._processes.children, (signal.SIGKILL, LEAVE_SECONDS))
 
     def results(self) -> list[Any]:
         ranks = {worker["name"]: int(worker.get("rank", 0)) for worker in self._status.get("workers", ())}
@@ -182,17 +195,43 @@ class _Workers:
             reporter.status(status)
             self._warnings.status(status)
 
-    def _report(self, reporter: Reporter) -> None:
-        for index, child in enumerate(self._children):
-            code = child.exit_code  # before reading
-            while self._print_output(index, reporter) and code is not None:
+    def _report(self, reporter: Reporter, follower: Follower) -> None:
+        ended = self._processes.ended()  # before reading
+        for index in range(self._count):
+            while self._print_output(index, reporter) and index in ended:
                 pass
-            if code and index not in self._ended and not self._too_few:
-                self._ended.add(index)
-                self._report_failure(index, code, reporter)
+        for index in ended:
+            if not self._too_few:
+                self._handle_end(index, reporter, follower)
+
+    def _handle_end(self, index: int, reporter: Reporter, follower: Follower) -> None:
+        """Report how a worker ended, tell the server, and have one that was killed started again."""
+        child = self._processes.children[index]
+        code = child.exit_code or 0
+        if code:
+            self._record(follower.now(), reporter)  # the newest report may be old
+        is_finished = status_view.state(self._status) == "FINISHED"
+        is_lost = was_killed(code) and read_ending(self._ending(index)) is None  # it neither returned nor raised
+        is_lost &= not status_view.has_finished(self._status, self._name(index))
+        pause = self._processes.schedule_restart(index) if is_lost and not is_finished else None
+        if not is_finished:
+            why = f"its process {child.describe_exit()}"
+            follower.end_session(self._name(index), why, comes_back=pause is not None)
+        if pause is not None:
+            attempt = f"attempt {self._processes.attempts(index)} of {len(PAUSES)}"
+            text = f"[{child.name}] {child.describe_exit()} and is started again in {pause:g} s ({attempt})"
+            reporter.event("worker_restarts", text)
+        elif code:
+            self._report_failure(index, code, reporter)
+
+    def _start_lost_workers(self, reporter: Reporter) -> None:
+        if status_view.state(self._status) == "FINISHED":
+            for index in self._processes.cancel_restarts():
+                self._report_failure(index, self._processes.children[index].exit_code or 0, reporter)
+        self._processes.start_due()
 
     def _print_output(self, index: int, reporter: Reporter) -> bool:
-        child = self._children[index]
+        child = self._processes.children[index]
         ended = not child.running  # before reading
         with child.log.open("rb") as log:
             log.seek(self._read[index])
@@ -208,13 +247,15 @@ class _Workers:
 
     def _report_failure(self, index: int, code: int, reporter: Reporter) -> None:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        ending, name = read_ending(self._ending(index)), self._children[index].name
+        ending, name = read_ending(self._ending(index)), self._processes.children[index].name
         if ending is not None and not ending.traceback:
             reporter.event("ended", f"[{name}] returned its result, and then {how}")
             return
+        if ending is None and (attempts := self._processes.attempts(index)):
+            how += f", {attempts + 1} times in a row"
         self._failures[index] = text = how if ending is None else f"\n{ending.traceback}"
         last = text.strip().splitlines()[-1]
-        others = "; the others continue" if any(one.running for one in self._children) else ""
+        others = "; the others continue" if self._processes.count_active else ""
         reporter.event("worker_failed", f"[{name}] failed: {last}{others}")
 
     def _refuse_early_end(self, server: RunningServer, follower: Follower, reporter: Reporter) -> None:
@@ -224,7 +265,7 @@ class _Workers:
             raise ServerProcessError(server.explain_end())
 
     def _cannot_begin(self, follower: Follower) -> bool:
-        running = sum(child.running for child in self._children)
+        running = self._processes.count_active
         wanted = 0 if self._server is None else self._server.settings.min_workers
         if not 0 < running < min(wanted, self._count) or status_view.state(self._status) != "WAITING":
             return False

@@ -1,14 +1,14 @@
-"""When a server ends by itself; idle runs, and garbage of ended sessions."""
+"""When a server ends by itself, what it says while it waits for workers, and garbage of ended sessions."""
 
 import asyncio
 import contextlib
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gem_server.state.run import RunState
 
-# Warn of an unfinished run without workers.
-IDLE_SECONDS = 60.0
+# Names of missing workers in one line of the log.
+NAMED_WORKERS = 8
 # An ended session's calls end within this time.
 COLLECT_SECONDS = 0.3
 
@@ -96,23 +96,24 @@ class FatalError:
         self.check()
 
 
-class IdleWarning:
-    """Warns once of an unfinished run without workers."""
+def describe_waiting(*, started: bool, present: int, wanted: int, absent: Sequence[str]) -> str:
+    """Describe what an unfinished run waits for.
 
-    def __init__(self) -> None:
-        self._since: float | None = None
-        self._warned = False
-
-    def check(self, now: float, *, workers: int, finished: bool) -> str | None:
-        """The warning to log, if any. `now` in seconds."""
-        if workers or finished:
-            self._since, self._warned = None, False
-        elif self._since is None:
-            self._since = now
-        elif not self._warned and now - self._since >= IDLE_SECONDS:
-            self._warned = True
-            return f"no worker has been joined for {IDLE_SECONDS:g} s: the run waits for workers"
-        return None
+    Args:
+        started: whether training has started, so that a worker is all that is needed.
+        present: number of workers that are there.
+        wanted: number of workers with which training starts.
+        absent: names of workers that took part earlier and may come back.
+    """
+    named = list(absent[:NAMED_WORKERS])
+    if len(absent) > NAMED_WORKERS:
+        named.append(f"{len(absent) - NAMED_WORKERS} more")
+    earlier = f" (earlier ones that are not there: {', '.join(named)})" if named else ""
+    if started:
+        return f"no worker is joined, and the run waits for workers{earlier}"
+    if present >= wanted:
+        return f"workers joined: {present}; none has brought the first parameters yet"
+    return f"the run waits for workers: joined {present} of {wanted}, missing {wanted - present}{earlier}"
 
 
 class DelayedCollection:

@@ -25,7 +25,13 @@ from gem_server.flow.pull_service import PullService
 from gem_server.flow.request_queue import FifoQueue, RequestQueue, StrictQueue
 from gem_server.flow.staging_pool import BUFFERS_FOR_THE_SLOW, Purpose, StagingPool
 from gem_server.flow.turns import RankTurns, TraceTurns, Turns
-from gem_server.lifecycle import DelayedCollection, FatalError, IdleWarning, RunTimes, reason_to_exit
+from gem_server.lifecycle import (
+    DelayedCollection,
+    FatalError,
+    RunTimes,
+    describe_waiting,
+    reason_to_exit,
+)
 from gem_server.persistence import Persistence
 from gem_server.process_memory import anonymous_bytes, default_limit
 from gem_server.ready_file import ReadyFile
@@ -62,9 +68,10 @@ from gem_server.state.moments import Moments, require_moments
 from gem_server.state.run import Budget, Run, RunState
 from gem_server.state.schedule import EtaSchedule
 from gem_server.state.sessions import Session, Sessions
-from gem_server.state.workers import Workers
+from gem_server.state.workers import Workers, WorkerState
 from gem_server.telemetry.history import Interval
 from gem_server.telemetry.telemetry import Telemetry
+from gem_server.waiting_notice import PREPARING_KERNELS, WaitingNotice
 from gem_trace import OrderError, read_order
 
 if TYPE_CHECKING:
@@ -79,6 +86,8 @@ LOGGED_COPIES = 3
 # To write a last checkpoint.
 SHARDS_STOP_SECONDS = 60.0
 MAX_TICK_SECONDS = 0.5
+# A run that waits for workers for so long says so as a warning.
+ALARMING_WAIT_SECONDS = 60.0
 MAX_PORT = 65535
 
 MakeQueue: TypeAlias = Callable[[Callable[[], Sequence[Session]], Callable[[], bool]], RequestQueue]
@@ -222,7 +231,7 @@ class Server:
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
         self._web: WebServer | None = None
         self._fatal = FatalError()
-        self._idle_warning = IdleWarning()
+        self._waiting_notice = WaitingNotice()
         self._primary_ended = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._applying: asyncio.Task[None] | None = None
@@ -263,6 +272,7 @@ class Server:
             )
             if settings.lane_port != -1:
                 self._ports.lane = self._open_lane()
+            logger.info("the server is %s", PREPARING_KERNELS, extra={"event": "preparing-kernels"})
             await self._compile()
             await self.persistence.recover(await self._agree())
             if (layout := self.central.layout) is not None:
@@ -271,6 +281,8 @@ class Server:
                 self.staging.prepare(layout)
             if self._turns is not None:
                 self._turns.begin_at(self.central.clock)
+            if self.run.commits_before:
+                self._go_on()
             if self._recorder is not None:
                 await self._recorder.start(self.rule, self.central, self.run.identity)
             await self._open_web()
@@ -407,6 +419,20 @@ class Server:
         finally:
             self.primary.close()
         return None
+
+    def _go_on(self) -> None:
+        """Continue a run that an earlier process began: `--min-workers` held for its start."""
+        self.run.go_on(in_strict_order=self._turns is not None)
+        if self.run.min_workers > 1 and self.run.state is RunState.WAITING:
+            effect = "the first worker that comes trains on at once"
+            if self._turns is not None:
+                effect = (
+                    f"because of --order {self.settings.order} the run waits for {self.run.min_workers} workers again, "
+                    f"for {self.sessions.timeout:g} s at most (--session-timeout)"
+                )
+            logger.info(
+                "the run had begun, and --min-workers holds for the first start: %s", effect, extra={"event": "goes-on"}
+            )
 
     def _queue_of_settings(self, _: object, started: Callable[[], bool]) -> RequestQueue:
         if self._turns is None:
@@ -546,11 +572,13 @@ class Server:
             Operations(
                 contexts,
                 self.run,
+                self.sessions,
                 self.central,
                 self.evaluations,
                 persistence.checkpointer.write if persistence.checkpointer is not None else None,
                 self.times.run_seconds,
                 self.shard,
+                monotonic,
             ),
             FollowHandler(contexts, self.primary, _shared_settings(self.rule, self.settings)),
         )
@@ -609,7 +637,8 @@ class Server:
             wake_waiters()
 
         def session_ended(session: Session) -> None:
-            self.sessions.consider_finish()
+            if session.worker.state is not WorkerState.SUPERSEDED:  # else the worker has another session in a moment
+                self.sessions.consider_finish()
             wake_waiters()
             self._collection.schedule()
 
@@ -618,6 +647,13 @@ class Server:
             if self.run.state is RunState.TRAINING:
                 count = len(self.sessions)
                 logger.info("training starts, workers joined: %d", count, extra={"event": "training", "workers": count})
+                if self._turns is not None and (missing := self.run.min_workers - self.sessions.count_present()) > 0:
+                    logger.warning(
+                        "%d workers have not come back within %g s (--session-timeout), and training goes on without "
+                        "them: commits will come in another order than in a run without a restart",
+                        missing,
+                        self.sessions.timeout,
+                    )
             elif self.run.state is RunState.FINISHED:
                 if self.primary is not None:
                     self.primary.finished(self.run.finished_because or "")
@@ -680,10 +716,20 @@ class Server:
                 name = hold.session.worker.name
                 about = {"event": "upload-slow", "worker": name}
                 logger.warning("the upload of worker %s is slow: another worker gets its buffer", name, extra=about)
-            finished = self.run.state is RunState.FINISHED
-            warning = self._idle_warning.check(monotonic(), workers=len(self.sessions), finished=finished)
-            if warning is not None:
-                logger.warning("%s", warning)
+            self._say_if_waiting()
+
+    def _say_if_waiting(self) -> None:
+        state, present, wanted = self.run.state, self.sessions.count_present(), self.run.wanted_workers
+        waits = state is RunState.WAITING or (state is RunState.TRAINING and not len(self.sessions))
+        seconds = self._waiting_notice.check(monotonic(), waits=waits and self.secondary is None)
+        if seconds is None:
+            return
+        absent = [worker.name for worker in self.sessions.absent()]
+        text = describe_waiting(started=self.run.started, present=present, wanted=wanted, absent=absent)
+        missing = 1 if self.run.started else max(0, wanted - present)
+        about = {"event": "waiting-for-workers", "workers": present, "missing": missing, "seconds": round(seconds)}
+        level = logging.WARNING if seconds >= ALARMING_WAIT_SECONDS else logging.INFO
+        logger.log(level, "%s, for %.0f s now", text, seconds, extra=about)
 
     def _reason_to_exit(self) -> str | None:
         if self.secondary is not None:

@@ -358,7 +358,12 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Run"},
     )
     min_workers: int = Field(
-        1, ge=1, description="Workers that must have joined before training starts.", json_schema_extra={"panel": "Run"}
+        1,
+        ge=1,
+        description="Workers that must have joined before training starts. It holds for the first start of a run: a "
+        "server that resumes one trains on with the first worker that comes, because others may be gone for good. "
+        "With --order round-robin or trace it waits for as many again, for --session-timeout seconds at most.",
+        json_schema_extra={"panel": "Run"},
     )
     seed: int = Field(
         0,
@@ -384,8 +389,9 @@ class ServerSettings(BaseSettings):
     checkpoint_interval: float = Field(
         60.0,
         ge=0,
-        description="Seconds between checkpoints while training, unless --durability is none. There is always one when "
-        "the run is finished, and one at the end of the process; 0: only those.",
+        description="Seconds between checkpoints while training, unless --durability is none; the first one comes "
+        "after 10 s, if this is longer. There is always one when the run is finished, and one at the end of the "
+        "process; 0: only those.",
         json_schema_extra={"panel": "Durability"},
     )
     checkpoint_commits: int = Field(

@@ -86,7 +86,7 @@ def test_the_newest_evaluation_is_shown_with_the_bits_of_a_text() -> None:
 
 def test_a_waiting_run_says_whom_it_waits_for() -> None:
     line = status_view.plain_line(changed(run_state="RUN_STATE_WAITING"))
-    assert line == "waiting: 1 of 2 workers have joined, version 241"
+    assert line == "waiting: 1 of 2 workers have joined, 1 missing, version 241"
 
 
 def test_a_run_that_was_resumed_says_what_this_process_did() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors
-from gem_server.durability import checkpoint, run_record
+from gem_server.durability import checkpoint, checkpointer, run_record
 from gem_server.durability.checkpoint import Checkpoint
 from gem_server.durability.files import Files
 from gem_server.errors import StartupError
@@ -269,6 +269,46 @@ async def test_checkpoints_are_written_after_each_interval_and_at_once_when_told
         await eventually_async(lambda: writer.newest != first)
     finally:
         await server.stop()
+
+
+async def test_the_first_commits_are_written_long_before_a_long_interval_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointer, "FIRST_INTERVAL_SECONDS", 0.05)
+    server = Server(ServerSettings(bind="127.0.0.1:0", data_dir=tmp_path, checkpoint_interval=3600))
+    await server.start()
+    try:
+        server.central.bind(LAYOUT, sample().parameters, sample().buffers)
+        server.persistence.soon()  # as for the first parameters
+        first = await eventually_async(lambda: checkpoint.read_latest(tmp_path))
+        assert first is not None
+        server.central.clock += 7
+        saved = await eventually_async(
+            lambda: found if (found := checkpoint.read_latest(tmp_path)) and found.clock > first.clock else None
+        )
+        assert saved is not None
+        assert saved.clock == first.clock + 7
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "newest", "clock_at_start", "expected"),
+    [
+        (60.0, None, 1, 10.0),
+        (60.0, 1, 1, 10.0),  # the first parameters alone
+        (60.0, 2, 1, 60.0),
+        (60.0, 700, 700, 10.0),  # resumed at clock 700
+        (60.0, 701, 700, 60.0),
+        (3.0, 1, 1, 3.0),
+        (0.0, 1, 1, 0.0),
+    ],
+)
+def test_the_first_interval_is_short_until_a_checkpoint_has_commits_of_this_process(
+    seconds: float, newest: int | None, clock_at_start: int, expected: float
+) -> None:
+    version = None if newest is None else Version(5, newest)
+    assert checkpointer.interval_until_next(seconds, newest=version, clock_at_start=clock_at_start) == expected
 
 
 async def test_finished_run_is_written_at_once_without_an_interval(tmp_path: Path) -> None:

@@ -57,17 +57,17 @@ def test_worker_that_spent_its_steps_is_finished_while_the_run_goes_on() -> None
     the_run, a, b = run(Budget(steps=1)), Worker("a", 0, limit=1), Worker("b", 1, limit=1)
     the_run.consider_start(True, 2)
     commit(the_run, a)
-    the_run.consider_finish([a, b], anyone_done=True)
+    the_run.consider_finish([a, b], anyone_done=True, workers=2)
     assert (the_run.state_for(a), the_run.state_for(b)) == (RunState.FINISHED, RunState.TRAINING)
     commit(the_run, b)
-    the_run.consider_finish([a, b], anyone_done=True)
+    the_run.consider_finish([a, b], anyone_done=True, workers=2)
     assert the_run.state is RunState.FINISHED
 
 
 def test_run_is_not_finished_while_nobody_has_spent_anything() -> None:
     the_run = run(Budget(steps=5))
     the_run.consider_start(True, 1)
-    the_run.consider_finish([], anyone_done=False)
+    the_run.consider_finish([], anyone_done=False, workers=2)
     assert the_run.state is RunState.TRAINING
 
 

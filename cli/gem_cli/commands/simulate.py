@@ -1,20 +1,25 @@
 """`gemps simulate`."""
 
+import time
+from abc import ABC, abstractmethod
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from gem_server.waiting_notice import WaitingNotice
 from gem_simulator.errors import SimulationError
 from gem_simulator.settings import SimulationSettings
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from typing_extensions import override
 
 from gem_cli.commands.checks import check_model
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.extras import require
 from gem_cli.options import Given, OptionGroup, flag, with_options
+from gem_cli.phases import Phases, print_to_stderr
 from gem_cli.strict_json import to_json
 
 if TYPE_CHECKING:
@@ -82,16 +87,18 @@ def simulate(
         raise CommandError("there is no end: give --steps, --commits or --seconds, such as --steps 150", USAGE)
     check_model(settings.model, settings.task)
     require("lab", "simulate", "torch", "numba", "safetensors")
-    from gem_worker import TaskError
+    with _shown() as shown:
+        shown.phase("importing PyTorch")
+        from gem_worker import TaskError
 
-    from gem_core import RuleError
+        from gem_core import RuleError
 
-    try:
-        result = _followed(follow, settings) if follow is not None else _simulated(settings, record)
-    except RuleError as error:
-        raise CommandError(str(error), USAGE) from None
-    except (SimulationError, TaskError) as error:
-        raise CommandError(str(error)) from None
+        try:
+            result = _followed(follow, settings, shown) if follow is not None else _simulated(settings, record, shown)
+        except RuleError as error:
+            raise CommandError(str(error), USAGE) from None
+        except (SimulationError, TaskError) as error:
+            raise CommandError(str(error)) from None
     if output is not None:
         _write_result(result, output)
     if as_json:
@@ -112,43 +119,112 @@ def _refuse_with_follow(given: Given) -> None:
         raise CommandError(f"--follow takes {flags} from the trace: leave that out", USAGE)
 
 
-def _simulated(settings: SimulationSettings, record: Path | None) -> "SimulationResult":
+_PREPARING = "loading the data; Numba compiles the rule's kernels at the first start on a machine"
+
+
+def _simulated(settings: SimulationSettings, record: Path | None, shown: "_Shown") -> "SimulationResult":
     from gem_simulator import simulate as run
 
-    total = min(filter(None, (settings.commits, settings.steps * settings.workers)), default=None)
-    with _Shown(total) as shown:
-        return run(settings, record=record, on_commit=shown.commit)
+    shown.phase(_PREPARING)
+    shown.total = min(filter(None, (settings.commits, settings.steps * settings.workers)), default=None)
+    return run(settings, record=record, on_commit=shown.commit)
 
 
-def _followed(trace: Path, settings: SimulationSettings) -> "SimulationResult":
+def _followed(trace: Path, settings: SimulationSettings, shown: "_Shown") -> "SimulationResult":
     from gem_simulator import read_recorded
     from gem_simulator import replay_recording as run
     from gem_worker.tasks import create_task
 
+    shown.phase(_PREPARING)
     recorded = read_recorded(trace)
     task = create_task(settings.task, settings.task_options())
-    with _Shown(recorded.commits) as shown:
-        return run(recorded, task=task, model=settings.model, on_commit=shown.commit)
+    shown.total = recorded.commits
+    return run(recorded, task=task, model=settings.model, on_commit=shown.commit)
 
 
-class _Shown:
-    def __init__(self, total: int | None) -> None:
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._progress.add_task("simulating", total=total)
+class _Shown(ABC):
+    """Progress on stderr. `total`: commits of the whole simulation, if known."""
 
+    def __init__(self) -> None:
+        self.total: int | None = None
+
+    @abstractmethod
+    def phase(self, text: str) -> None:
+        """Show what is done before the first commit."""
+
+    @abstractmethod
     def commit(self, commit: "Commit") -> None:
-        loss = "-" if commit.loss is None else f"{commit.loss:.3g}"
-        text = f"{commit.at:.1f} virtual seconds  loss {loss}  staleness {commit.staleness}"
-        self._progress.update(self._task, advance=1, description=text)
+        """Show a simulated commit."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Show nothing more."""
 
     def __enter__(self) -> "_Shown":
-        self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Bar(_Shown):
+    """A bar that is drawn again and again on a terminal, and gone at the end."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=console, transient=True)
+        self._task = self._progress.add_task("", total=None)
+        self._progress.start()
+
+    @override
+    def phase(self, text: str) -> None:
+        self._progress.update(self._task, description=text)
+
+    @override
+    def commit(self, commit: "Commit") -> None:
+        self._progress.update(self._task, advance=1, total=self.total, description=_describe(commit))
+
+    @override
+    def close(self) -> None:
         self._progress.stop()
+
+
+class _Lines(_Shown):
+    """Lines in a file or pipe: phases that take long, and then the newest commit at growing intervals."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._phases = Phases()
+        self._notice = WaitingNotice()
+        self._commits = 0
+
+    @override
+    def phase(self, text: str) -> None:
+        self._phases.enter(text, text)
+
+    @override
+    def commit(self, commit: "Commit") -> None:
+        if not self._commits:
+            self._phases.end()
+        self._commits += 1
+        if self._notice.check(time.monotonic(), waits=True) is not None:
+            of = "" if self.total is None else f" of {self.total}"
+            print_to_stderr(f"simulating: {self._commits}{of} commits, {_describe(commit)}")
+
+    @override
+    def close(self) -> None:
+        self._phases.end()
+
+
+def _shown() -> _Shown:
+    console = Console(stderr=True)
+    return _Bar(console) if console.is_terminal and not console.is_dumb_terminal else _Lines()
+
+
+def _describe(commit: "Commit") -> str:
+    loss = "-" if commit.loss is None else f"{commit.loss:.3g}"
+    return f"{commit.at:.1f} virtual seconds  loss {loss}  staleness {commit.staleness}"
 
 
 def _write_result(result: "SimulationResult", folder: Path) -> None:

@@ -1,6 +1,7 @@
 """`gemps train`."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,7 +88,15 @@ def train(
     require("train", "train", "numba", *(["torch"] if command is None else []))
     # Run folder paths may be too long for sockets.
     with TemporaryDirectory(prefix="gemps-") as sockets:
-        folder, server, server_commands = _prepare(given, settings, worker, command, client, Path(sockets) / "memory")
+        folder, server, server_commands = _prepare(
+            given,
+            settings,
+            worker,
+            command,
+            client,
+            Path(sockets) / "memory",
+            has_evaluator=evaluator is not None,
+        )
         plan = Plan(
             server=server_commands[0],
             worker=command
@@ -95,6 +104,7 @@ def train(
             workers=settings.workers,
             min_workers=server.min_workers,
             worker_environment=_worker_environment(worker, command),
+            is_script=command is not None,
             report_interval=settings.report_interval,
             worker_exit_timeout=settings.worker_exit_timeout,
             evaluator=None if evaluator is None else [*evaluator, f"--keep-best={folder.best}"],
@@ -118,6 +128,10 @@ def train(
             outcome = TrainingRun(plan, folder, reporter, sinks).run()
     evaluation = None if command else _evaluation_arguments(worker)
     sinks.close(_finish(folder, outcome, started, used, evaluation, reporter))
+    if outcome.server_failed and outcome.interrupted_by is None and folder.has_checkpoint():
+        again = _resume_command(given, folder, script, as_json=as_json)
+        message = f"the server failed; this continues the run from its newest checkpoint: {again}"
+        reporter.event("resume", message, command=again)
     if outcome.interrupted_by is not None:
         raise SystemExit(128 + outcome.interrupted_by)
     if outcome.server_failed or outcome.failed_workers or outcome.merge_error or not folder.model.exists():
@@ -131,6 +145,8 @@ def _prepare(
     command: Sequence[str] | None,
     client: ClientSettings,
     socket: Path,
+    *,
+    has_evaluator: bool,
 ) -> tuple[RunFolder, ServerSettings, list[list[str]]]:
     asked = given.load(ServerSettings, data_dir=Path(), fallback=_IN_THE_FOLDER)
     own: dict[str, Any] = {"exit_when_finished": True, "log_format": asked.log_format}
@@ -138,6 +154,9 @@ def _prepare(
         own["bind"] = "127.0.0.1:0"
     if "min_workers" not in asked.model_fields_set:
         own["min_workers"] = settings.workers
+    if has_evaluator and "exit_grace" not in asked.model_fields_set:
+        # The evaluator sees the last version only after the end of the run, and needs the server to report it.
+        own["exit_grace"] = max(asked.exit_grace, settings.worker_exit_timeout)
     if command is None and not (asked.steps or asked.epochs or asked.commits):
         own["epochs"] = TEXT_EPOCHS if worker.task == "text" else DEFAULT_EPOCHS
     shares = asked.state_type == "float32" and "shared_memory_socket" not in asked.model_fields_set
@@ -161,6 +180,15 @@ def _prepare(
     server = given.load(ServerSettings, **own)
     of_all = shards.group_settings(server, own, client, data_dirs)
     return folder, server, [gemps("serve", *given.arguments(ServerSettings), *to_arguments(one)) for one in of_all]
+
+
+def _resume_command(given: Given, folder: RunFolder, script: Sequence[str] | None, *, as_json: bool) -> str:
+    """This command line, for a shell, with what it takes to continue the run in `folder`."""
+    classes = (TrainSettings, EvaluatorSettings, WorkerSettings, ServerSettings)
+    flags = dict.fromkeys(one for settings in classes for one in given.arguments(settings))  # each of them once
+    kept = [one for one in flags if one != "--resume" and not one.startswith(("--run-dir=", "--runs-dir="))]
+    kept += [f"--run-dir={folder.path}", "--resume", *(["--json"] if as_json else [])]
+    return shlex.join(["gemps", "train", *kept, *(["--", *script] if script else [])])
 
 
 def _text_facts(worker: WorkerSettings) -> dict[str, Any]:

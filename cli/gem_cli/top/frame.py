@@ -83,7 +83,7 @@ def _state(view: View, now: float) -> tuple[str, str]:
         return f"NO REPORT {duration(age)}", "reverse yellow"
     found = status_view.state(view.status)
     if found == "WAITING":
-        missing = view.status.get("settings", {}).get("min_workers", 1) - status_view.live_workers(view.status)
+        missing = status_view.missing_workers(view.status)
         return (f"WAITING for {missing} more" if missing > 0 else "WAITING"), "yellow"
     return found, {"TRAINING": "green", "FINISHED": "cyan"}.get(found, "")
 

@@ -40,6 +40,7 @@ class Child:
         """Gets `orphan_signal` if this process dies. Raises OSError."""
         self.name = name
         self.log = log
+        self._log_start = log.stat().st_size if log.exists() else 0
         with log.open("ab") as output:
             start = functools.partial(
                 subprocess.Popen[Any],
@@ -73,15 +74,31 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 signal_group(self.pid, number)
 
-    def describe_end(self, *, quote: bool = True) -> str:
-        """Describe the end, maybe with log lines."""
+    def has_logged(self, text: str) -> bool:
+        """Whether its log has this text; what earlier processes wrote to the file does not count."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            return text.encode() in log.read()
+
+    def last_lines(self) -> list[str]:
+        """The last lines of its log; what earlier processes wrote to the file does not count."""
+        return last_lines(self.log, start=self._log_start)
+
+    def describe_exit(self) -> str:
+        """Describe in a few words how the process ended."""
         code = self.exit_code or 0
         if code == 0:
-            return f"{self.name} ended with exit code 0; its log is {self.log}"
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
+            return "ended with exit code 0"
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
+
+    def describe_end(self, *, quote: bool = True) -> str:
+        """Describe the end, maybe with log lines."""
+        how = self.describe_exit()
+        if not self.exit_code:
+            return f"{self.name} {how}; its log is {self.log}"
         if not quote:
             return f"{self.name} {how} in the same way; its log is {self.log}"
-        lines = last_lines(self.log)
+        lines = self.last_lines()
         quoted = "".join(f"\n    {line}" for line in lines)
         return f"{self.name} {how}; its log is {self.log}" + (f" and ends:{quoted}" if lines else " and is empty")
 

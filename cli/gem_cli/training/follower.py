@@ -63,6 +63,20 @@ class Follower:
         except self._unreachable:
             return None
 
+    def end_session(self, worker: str, reason: str, *, comes_back: bool) -> None:
+        """Tell the server that a worker's process has ended. It finds out by itself later if it may not be told."""
+        with contextlib.suppress(self._unreachable), self._another() as observer:
+            observer.end_session(worker, reason, comes_back=comes_back)
+
+    def finish_run(self, reason: str) -> bool:
+        """Finish a run with budget left, so that it may be resumed; return whether the server did so."""
+        try:
+            with self._another() as observer:
+                observer.control("finish", reason, resumable=True)
+        except self._unreachable:
+            return False
+        return True
+
     def close(self, *, at_once: bool = False) -> None:
         """End the stream after its next report; `get` still works."""
         self._leaves = at_once

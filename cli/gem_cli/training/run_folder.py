@@ -114,6 +114,10 @@ class RunFolder:
         shutil.copyfile(newest, self.model)
         return True
 
+    def has_checkpoint(self) -> bool:
+        """Whether `--resume` has something to continue from."""
+        return bool(_shard_count(self.path))
+
     def has_adapter(self) -> bool:
         """Whether the newest checkpoint has an adapter."""
         state = self.path / "latest" / "state.json"

@@ -49,5 +49,6 @@ class TrainSettings(BaseSettings):
         ge=0,
         description="Seconds that workers may run after the end of the run, for what follows a script's "
         "`with ParameterServer` block: a last evaluation, saving the model. One that takes longer is interrupted, and "
-        "killed 15 s later; the exit code is then 1.",
+        "killed 15 s later; the exit code is then 1. The evaluator of --evaluation-interval has as long for the last "
+        "version.",
     )

@@ -1,6 +1,9 @@
-"""Runs server and workers.
+"""Runs servers, workers and an evaluator as processes, from their start to their end.
 
-A failed worker or evaluator ends nothing; a second Ctrl-C kills all.
+`TrainingRun` starts the servers, waits until they serve, starts workers and evaluator, and then supervises them on one
+thread: it records the server's reports, starts lost workers again (`worker_processes`), tells the server which workers
+are gone, and finishes the run when all workers have ended, so that the evaluator sees its last version. A failed worker
+or evaluator ends nothing. The first Ctrl-C ends all cleanly, a second one kills.
 """
 
 import json
@@ -10,16 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
+from gem_server.waiting_notice import PREPARING_KERNELS
 from gem_worker.client.operating_system import KILL
 
 from gem_cli import status_view
-from gem_cli.errors import CommandError, last_lines
+from gem_cli.errors import CommandError
 from gem_cli.sinks.sinks import Sinks
 from gem_cli.status_view import Status
 from gem_cli.training.children import Child, terminate, wait
 from gem_cli.training.follower import Follower, History
 from gem_cli.training.reporters import Reporter
 from gem_cli.training.run_folder import RunFolder
+from gem_cli.training.worker_processes import PAUSES, WorkerProcesses, was_killed
 from gem_cli.training.worker_warnings import WorkerWarnings
 
 EVALUATOR = "evaluator"
@@ -29,6 +34,7 @@ QUIET_WAIT = 3.0
 SERVER_GRACE = 60.0  # draining, writing gigabytes
 EVALUATOR_GRACE = 15.0
 LEAVE_GRACE = 3.0  # for the server's own exit
+MAX_REASON = 200  # characters, for the server's log
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,7 @@ class Plan:
     workers: int
     min_workers: int
     worker_environment: Mapping[str, str]
+    is_script: bool  # the worker is a command of the user's
     report_interval: float
     worker_exit_timeout: float
     evaluator: Sequence[str] | None = None
@@ -55,6 +62,7 @@ class Outcome:
     exit_codes: dict[str, int | None] = field(default_factory=dict)
     first_status: Status | None = None
     last_status: Status | None = None
+    restarts: dict[str, int] = field(default_factory=dict)  # of workers that were started again
     late: list[str] = field(default_factory=list)  # never joined
     overdue: list[str] = field(default_factory=list)  # killed
     servers: list[str] = field(default_factory=list)
@@ -106,26 +114,28 @@ class TrainingRun:
         self._reporter = reporter
         self._warnings = WorkerWarnings(reporter)
         self._servers: list[Child] = []
-        self._workers: list[Child] = []
+        self._workers = WorkerProcesses(self._start_worker)
         self._evaluator: Child | None = None
-        self._noticed: set[str] = set()
-        self._quoted: list[str] = []  # avoids repetition
+        self._evaluator_is_seen = False  # its failure needs no report, or has one
+        self._quoted: list[str] | None = None  # the end of a log that was reported last; avoids repetition
         self._outcome = Outcome()
 
     def run(self) -> Outcome:
         """Train. Raises CommandError when the server fails to start."""
         with Interrupts() as interrupts:
             try:
+                self._reporter.phase("server", "starting the server")
                 self._start_servers()
                 address = self._await_ready(interrupts)
                 if address is not None:
-                    self._start_workers(address)
+                    self._workers.start_all(self._plan.workers)
                     self._start_evaluator(address)
                     self._supervise(address, interrupts)
             finally:
-                children = [*self._servers, *self._workers, *self._evaluators()]
+                children = [*self._servers, *self._workers.children, *self._evaluators()]
                 terminate(children, (KILL, 10.0))
                 self._warnings.close()
+                self._outcome.restarts = self._workers.restarts
             self._outcome.exit_codes = {child.name: child.exit_code for child in children}
             self._outcome.interrupted_by = interrupts.first
         return self._outcome
@@ -145,7 +155,11 @@ class TrainingRun:
             self._outcome.servers.append(name)
 
     def _await_ready(self, interrupts: Interrupts) -> str | None:
+        is_compiling = False
         while not self._folder.ready_file.exists():
+            if not is_compiling and self._servers[0].has_logged(PREPARING_KERNELS):
+                is_compiling = True
+                self._reporter.phase("kernels", f"the server is {PREPARING_KERNELS}")
             if not all(server.running for server in self._servers):
                 running = wait(self._servers, QUIET_WAIT)  # one that fails ends others
                 ends = [server.describe_end() for server in self._servers if server not in running]
@@ -164,22 +178,23 @@ class TrainingRun:
             workers=self._plan.workers,
             run_dir=str(self._folder.path),
         )
+        imports = "" if self._plan.is_script else "import PyTorch, "
+        self._reporter.phase("workers", f"{self._plan.workers} workers start, {imports}load their data and join")
         if url := str(ready.get("dashboard", "")):
             self._reporter.event("dashboard", f"dashboard {url}", url=url)
         return address
 
-    def _start_workers(self, address: str) -> None:
-        for index in range(self._plan.workers):
-            name = f"worker-{index}"
-            environment = {
-                **self._plan.worker_environment,
-                **self._warnings.environment(name),
-                "GEMPS_SERVER": address,
-                "GEMPS_WORKER_NAME": name,
-                "GEMPS_WORKER_INDEX": str(index),
-                "GEMPS_WORKERS": str(self._plan.workers),
-            }
-            self._workers.append(self._start(name, self._plan.worker, environment, KILL))
+    def _start_worker(self, index: int) -> Child:
+        name = f"worker-{index}"
+        environment = {
+            **self._plan.worker_environment,
+            **self._warnings.environment(name),
+            "GEMPS_SERVER": str(self._outcome.address),
+            "GEMPS_WORKER_NAME": name,
+            "GEMPS_WORKER_INDEX": str(index),
+            "GEMPS_WORKERS": str(self._plan.workers),
+        }
+        return self._start(name, self._plan.worker, environment, KILL)
 
     def _start_evaluator(self, address: str) -> None:
         if self._plan.evaluator is not None:
@@ -196,27 +211,36 @@ class TrainingRun:
         server, *shards = self._servers
         follower = Follower(address, self._plan.report_interval)
         ended_at: float | None = None
+        waits_for_evaluator = False
         try:
             while server.running:
                 if not self._evaluates():
                     follower.may_leave.set()
                 self._record(follower.get(POLL), follower.newest_history())
-                self._notice_failures()
+                self._notice_failures(follower)
                 self._warnings.poll()
                 if interrupts.count:
                     self._stop(follower, interrupts)
-                elif not any(worker.running for worker in self._workers):
-                    ended_at = ended_at or time.monotonic()
-                    is_over = time.monotonic() - ended_at > LEAVE_GRACE
-                    if is_over and not (self._evaluates() and self._is_finished()):
-                        # A worker died, or had no budget.
+                elif not self._workers.count_active:
+                    if ended_at is None:
+                        ended_at = time.monotonic()
+                        self._finish_run(follower)
+                    elif time.monotonic() - ended_at <= LEAVE_GRACE:
+                        pass  # for the server's own exit
+                    elif not (self._evaluates() and self._is_finished()):
                         self._record(follower.now(), follower.newest_history())
                         self._stop_servers()
+                    elif not waits_for_evaluator:
+                        waits_for_evaluator = True
+                        self._report_waiting([EVALUATOR], "to evaluate the last version")
                 elif self._cannot_begin(follower):
-                    self._noticed.update(worker.name for worker in self._workers)
-                    terminate(self._workers, (signal.SIGINT, WORKER_GRACE), (KILL, 5.0))
+                    terminate(self._workers.children, (signal.SIGINT, WORKER_GRACE), (KILL, 5.0))
+                    self._workers.ended()
+                else:
+                    self._start_lost_workers()
         finally:
             follower.close()
+        self._workers.cancel_restarts()
         while (status := follower.get(0)) is not None:
             self._record(status)
         self._record(None, follower.newest_history())
@@ -229,9 +253,33 @@ class TrainingRun:
             self._await_workers(interrupts)
         if self._is_finished():
             wait(self._evaluators(), EVALUATOR_GRACE, unless=lambda: interrupts.count > 0)
-        self._notice_failures()
-        self._noticed.add(EVALUATOR)  # it never exits alone
-        terminate([*self._workers, *self._evaluators()], (signal.SIGINT, WORKER_GRACE))
+        self._notice_failures(None)
+        self._evaluator_is_seen = True  # it never exits alone
+        terminate([*self._workers.children, *self._evaluators()], (signal.SIGINT, WORKER_GRACE))
+
+    def _finish_run(self, follower: Follower) -> None:
+        """Finish a run whose workers have all ended although there is budget left, or no budget."""
+        self._record(follower.now(), follower.newest_history())
+        seen = self._outcome.last_status
+        if seen is None or status_view.state(seen) != "TRAINING":
+            return
+        failed = [worker.name for worker in self._workers.children if worker.exit_code]
+        reason = "every worker has ended" + (f", with an error: {', '.join(failed)}" if failed else "")
+        if follower.finish_run(reason[:MAX_REASON]):
+            self._record(follower.now())
+            has_budget = any(float(one) for one in seen.get("settings", {}).get("budget", {}).values())
+            early = ", before its budget was spent" if has_budget else ""
+            self._reporter.event("ended", f"{reason}: the run is finished at version {status_view.clock(seen)}{early}")
+
+    def _report_waiting(self, names: Sequence[str], purpose: str) -> None:
+        patience = self._plan.worker_exit_timeout
+        self._reporter.event(
+            "waiting",
+            f"the run is over; waiting for {', '.join(names)} {purpose}, for {patience:g} s at most "
+            "(--worker-exit-timeout)",
+            workers=list(names),
+            seconds=patience,
+        )
 
     def _await_workers(self, interrupts: Interrupts) -> None:
         def interrupted() -> bool:
@@ -239,18 +287,11 @@ class TrainingRun:
 
         patience = self._plan.worker_exit_timeout
         deadline = time.monotonic() + patience
-        busy = wait(self._workers, QUIET_WAIT, unless=interrupted)
+        busy = wait(self._workers.children, QUIET_WAIT, unless=interrupted)
         late = [worker for worker in busy if worker.name in self._never_joined()]
         busy = [worker for worker in busy if worker not in late]
         if busy and not interrupted():
-            names = [worker.name for worker in busy]
-            self._reporter.event(
-                "waiting",
-                f"the run is over; waiting for {', '.join(names)} to end, for {patience:g} s at most "
-                "(--worker-exit-timeout)",
-                workers=names,
-                seconds=patience,
-            )
+            self._report_waiting([worker.name for worker in busy], "to end")
         for worker in late:
             self._outcome.late.append(worker.name)
             self._reporter.event("worker_stopped", f"{worker.name} came too late for the run: stopping it")
@@ -259,8 +300,8 @@ class TrainingRun:
         if interrupted():
             return
         terminate(overdue, (signal.SIGINT, WORKER_GRACE), (KILL, 10.0))
+        self._workers.ended()
         for worker in overdue:
-            self._noticed.add(worker.name)
             self._outcome.overdue.append(worker.name)
             self._reporter.event(
                 "worker_failed",
@@ -273,12 +314,14 @@ class TrainingRun:
 
     def _never_joined(self) -> set[str]:
         """Empty for scripts with other names."""
+        heard, ours = self._heard_workers(), {worker.name for worker in self._workers.children}
+        return ours - heard if self._is_finished() and heard <= ours else set()
+
+    def _heard_workers(self) -> set[str]:
+        """Names of the workers that this server has heard of; a resumed server lists those of its past, too."""
         seen = self._outcome.last_status or {}
         uptime = float(seen.get("uptime_seconds", 0))
-        # Resumed servers list earlier workers.
-        heard = {w["name"] for w in seen.get("workers", ()) if float(w.get("seconds_since_last_call", 0)) <= uptime}
-        ours = {worker.name for worker in self._workers}
-        return ours - heard if self._is_finished() and heard <= ours else set()
+        return {w["name"] for w in seen.get("workers", ()) if float(w.get("seconds_since_last_call", 0)) <= uptime}
 
     def _is_finished(self) -> bool:
         seen = self._outcome.last_status
@@ -299,22 +342,62 @@ class TrainingRun:
             self._reporter.status(status)
             self._warnings.status(status)
 
-    def _notice_failures(self) -> None:
-        for child in (*self._workers, *self._evaluators()):
-            if child.exit_code and child.name not in self._noticed:
-                self._noticed.add(child.name)
-                end_of_log = last_lines(child.log)
-                text = child.describe_end(quote=end_of_log != self._quoted)
-                self._quoted = end_of_log
-                who = {"exit_code": child.exit_code, "log": str(child.log)}
-                if child.name == EVALUATOR:
-                    self._reporter.event("evaluator_failed", text, **who)
-                else:
-                    self._reporter.event("worker_failed", text, worker=child.name, **who)
+    def _notice_failures(self, follower: Follower | None) -> None:
+        """Report ended processes; with a follower (so, during the run) have lost workers started again."""
+        for index in self._workers.ended():
+            worker = self._workers.children[index]
+            if worker.exit_code:
+                self._report_failure("worker_failed", worker, worker=worker.name)
+                self._record(follower.now() if follower is not None else None)  # the newest report may be old
+            if follower is not None and not self._is_finished():
+                self._handle_end(index, worker, follower)
+        evaluator = self._evaluator
+        if evaluator is not None and evaluator.exit_code and not self._evaluator_is_seen:
+            self._evaluator_is_seen = True
+            self._report_failure("evaluator_failed", evaluator)
+
+    def _report_failure(self, event: str, child: Child, **who: str) -> None:
+        end_of_log = child.last_lines()
+        text = child.describe_end(quote=end_of_log != self._quoted)
+        self._quoted = end_of_log
+        self._reporter.event(event, text, exit_code=child.exit_code, log=str(child.log), **who)
+
+    def _handle_end(self, index: int, worker: Child, follower: Follower) -> None:
+        pause = self._workers.schedule_restart(index) if self._is_lost(worker) else None
+        attempts = self._workers.attempts(index)
+        if pause is not None:
+            self._reporter.event(
+                "worker_restarts",
+                f"{worker.name} is started again in {pause:g} s (attempt {attempts} of {len(PAUSES)})",
+                worker=worker.name,
+                seconds=pause,
+                attempt=attempts,
+            )
+        elif worker.exit_code and attempts == len(PAUSES):
+            self._reporter.event(
+                "worker_given_up",
+                f"{worker.name} is not started again, because it has failed {attempts + 1} times in a row",
+                worker=worker.name,
+            )
+        follower.end_session(worker.name, f"its process {worker.describe_exit()}", comes_back=pause is not None)
+
+    def _is_lost(self, worker: Child) -> bool:
+        """Whether it is worth starting again; see `worker_processes`."""
+        code = worker.exit_code
+        if not code or status_view.has_finished(self._outcome.last_status or {}, worker.name):
+            return False
+        heard = self._heard_workers()
+        has_own_name = not heard <= {one.name for one in self._workers.children}  # so nobody knows which it is
+        return was_killed(code) or worker.name in heard or has_own_name
+
+    def _start_lost_workers(self) -> None:
+        if self._is_finished():
+            self._workers.cancel_restarts()
+        self._workers.start_due()
 
     def _cannot_begin(self, follower: Follower) -> bool:
-        running = sum(worker.running for worker in self._workers)
-        some_left = running < len(self._workers)
+        running = self._workers.count_active
+        some_left = running < self._plan.workers
         seen = self._outcome.last_status
         if not some_left or running >= self._plan.min_workers or not seen or status_view.state(seen) != "WAITING":
             return False
@@ -334,12 +417,14 @@ class TrainingRun:
 
     def _stop(self, follower: Follower, interrupts: Interrupts) -> None:
         self._reporter.event("interrupted", "stopping: workers first, then the server; Ctrl-C again kills them")
-        children = [*self._workers, *self._evaluators()]
+        self._workers.cancel_restarts()
+        self._evaluator_is_seen = True
+        children = [*self._workers.children, *self._evaluators()]
         for child in children:
-            self._noticed.add(child.name)
             child.send_signal(signal.SIGINT)
         wait(children, WORKER_GRACE, unless=lambda: interrupts.count > 1)
         terminate(children, (KILL, 5.0))
+        self._workers.ended()
         self._record(follower.now(), follower.newest_history())
         self._stop_servers(unless=lambda: interrupts.count > 1)
         terminate(self._servers, (KILL, 10.0))

@@ -13,9 +13,11 @@ class ControlAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONTROL_ACTION_UNSPECIFIED: _ClassVar[ControlAction]
     CONTROL_ACTION_FINISH: _ClassVar[ControlAction]
     CONTROL_ACTION_CHECKPOINT: _ClassVar[ControlAction]
+    CONTROL_ACTION_END_SESSION: _ClassVar[ControlAction]
 CONTROL_ACTION_UNSPECIFIED: ControlAction
 CONTROL_ACTION_FINISH: ControlAction
 CONTROL_ACTION_CHECKPOINT: ControlAction
+CONTROL_ACTION_END_SESSION: ControlAction
 
 class ReportEvaluationRequest(_message.Message):
     __slots__ = ("version", "loss", "accuracy", "samples", "evaluator", "bits_per_character")
@@ -42,19 +44,27 @@ class ReportEvaluationResponse(_message.Message):
     def __init__(self, run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., best: bool = ...) -> None: ...
 
 class ControlRequest(_message.Message):
-    __slots__ = ("action", "reason")
+    __slots__ = ("action", "reason", "resumable", "worker", "comes_back")
     ACTION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    RESUMABLE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    COMES_BACK_FIELD_NUMBER: _ClassVar[int]
     action: ControlAction
     reason: str
-    def __init__(self, action: _Optional[_Union[ControlAction, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    resumable: bool
+    worker: str
+    comes_back: bool
+    def __init__(self, action: _Optional[_Union[ControlAction, str]] = ..., reason: _Optional[str] = ..., resumable: bool = ..., worker: _Optional[str] = ..., comes_back: bool = ...) -> None: ...
 
 class ControlResponse(_message.Message):
-    __slots__ = ("version", "run_state", "checkpoint_path")
+    __slots__ = ("version", "run_state", "checkpoint_path", "session_ended")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_STATE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_PATH_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ENDED_FIELD_NUMBER: _ClassVar[int]
     version: _transfer_pb2.Version
     run_state: _run_pb2.RunState
     checkpoint_path: str
-    def __init__(self, version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., checkpoint_path: _Optional[str] = ...) -> None: ...
+    session_ended: bool
+    def __init__(self, version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., checkpoint_path: _Optional[str] = ..., session_ended: bool = ...) -> None: ...

@@ -27,6 +27,8 @@ from gem_server.version import Version
 
 # After a full disk.
 RETRY_SECONDS = 2.0
+# A process that dies early should not lose its first minute of training.
+FIRST_INTERVAL_SECONDS = 10.0
 
 logger = logging.getLogger(__name__)
 
@@ -92,10 +94,17 @@ class Checkpointer:
             await future
 
     async def write_whenever_due(self, seconds: float) -> None:
-        """Write changes every `seconds` (0: never) and on request. Retries if the disk is full; ends if it fails."""
+        """Write changes every `seconds` (0: only on request), and on request.
+
+        The first interval of this process is at most `FIRST_INTERVAL_SECONDS`: it lasts until a checkpoint contains
+        commits that this process has applied. After a full disk the checkpoint is tried again; after a failed disk
+        this returns.
+        """
+        clock_at_start = max(self._central.clock, 1)  # clock 1 is the first parameters, without a commit
         while True:
+            interval = interval_until_next(seconds, newest=self.newest_version, clock_at_start=clock_at_start)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), seconds or None)
+                await asyncio.wait_for(self._due.wait(), interval or None)
             self._due.clear()
             self._commits = 0
             is_required = self._is_required
@@ -305,6 +314,18 @@ class Checkpointer:
                 future.set_exception(error)
             else:
                 future.set_result(None)
+
+
+def interval_until_next(seconds: float, *, newest: Version | None, clock_at_start: int) -> float:
+    """Seconds until the next checkpoint.
+
+    Args:
+        seconds: the configured interval; 0: checkpoints are written on request only.
+        newest: the version in the newest checkpoint, if there is one.
+        clock_at_start: the clock before this process applied its first commit.
+    """
+    has_commits = newest is not None and newest.clock > clock_at_start
+    return seconds if has_commits else min(seconds, FIRST_INTERVAL_SECONDS)
 
 
 def _size_without_moments(place: Path) -> int:

@@ -30,7 +30,7 @@ def state_record(run: Run, workers: Workers, ledger: Ledger, seed: int) -> dict[
         "seed": seed,
         "commits": run.commits,
         "budget": asdict(run.budget),
-        "finished_because": run.finished_because,
+        "finished_because": run.finally_finished_because,
         "workers": [describe_worker(worker) for worker in workers.by_rank()],
         "ledger": [_line(session_id, entry) for session_id, entry in ledger.entries.items()],
     }
@@ -50,7 +50,7 @@ def describe_worker(worker: Worker) -> dict[str, Any]:
 
 def totals(run: Run) -> dict[str, Any]:
     """A record's values of the run."""
-    return {"commits": run.commits, "finished_because": run.finished_because}
+    return {"commits": run.commits, "finished_because": run.finally_finished_because}
 
 
 def describe_commit(commit: Committed) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from gem_server.service.call_context import CallContexts, Context
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluation, Evaluations
 from gem_server.state.run import Run
+from gem_server.state.sessions import Sessions
 
 logger = logging.getLogger(__name__)
 
@@ -26,15 +27,19 @@ class Operations:
         self,
         contexts: CallContexts,
         run: Run,
+        sessions: Sessions,
         central: CentralVariable,
         evaluations: Evaluations,
         write_checkpoint: Callable[[], Awaitable[Path]] | None,
         run_seconds: Callable[[], float],
         shard: Shard,
+        clock: Callable[[], float],
     ) -> None:
+        self._clock = clock
         self._shard = shard
         self._contexts = contexts
         self._run = run
+        self._sessions = sessions
         self._central = central
         self._evaluations = evaluations
         self._write_checkpoint = write_checkpoint
@@ -45,7 +50,7 @@ class Operations:
         return await self._contexts.unary(context, lambda _: self._report_evaluation(raw))
 
     async def control(self, raw: bytes, context: Context) -> bytes:
-        """Finish the run, or write a checkpoint."""
+        """Finish the run, write a checkpoint, or end a lost worker's session."""
         return await self._contexts.unary(context, lambda _: self._control(raw))
 
     async def _report_evaluation(self, raw: bytes) -> operations_pb2.ReportEvaluationResponse:
@@ -71,22 +76,34 @@ class Operations:
         self._check_primary()
         request = messages.parse(operations_pb2.ControlRequest, raw)
         reason = messages.text(request.reason, "reason")
-        path = ""
+        path, session_ended = "", False
         if request.action == operations_pb2.CONTROL_ACTION_FINISH:
             told = reason or "no reason given"
             logger.info("an operator finishes the run: %s", told, extra={"event": "ordered-to-finish", "reason": told})
-            self._run.finish(reason or "an operator finished it")
+            self._run.finish(reason or "an operator finished it", resumable=request.resumable)
         elif request.action == operations_pb2.CONTROL_ACTION_CHECKPOINT:
             path = str(await self._checkpoint())
+        elif request.action == operations_pb2.CONTROL_ACTION_END_SESSION:
+            session_ended = self._end_session(request, reason)
         else:
             raise RefusedError(
-                Reason.MALFORMED, f"action {request.action} is unspecified or unknown: set FINISH or CHECKPOINT"
+                Reason.MALFORMED,
+                f"action {request.action} is unspecified or unknown: set FINISH, CHECKPOINT or END_SESSION",
             )
         return operations_pb2.ControlResponse(
             version=messages.version_to(self._central.version),
             run_state=messages.RUN_STATES[self._run.state],
             checkpoint_path=path,
+            session_ended=session_ended,
         )
+
+    def _end_session(self, request: operations_pb2.ControlRequest, reason: str) -> bool:
+        worker = messages.text(request.worker, "worker", required=True)
+        if not self._sessions.end_lost(worker, self._clock(), comes_back=request.comes_back):
+            return False
+        about = {"event": "session-ended", "worker": worker, "reason": reason}
+        logger.warning("worker %s is gone: %s", worker, reason or "an operator ended its session", extra=about)
+        return True
 
     def _check_primary(self) -> None:
         if self._shard.is_secondary:

@@ -184,6 +184,7 @@ class Status:
             ),
             checkpoint=self._checkpoint(now),
             keeps_telemetry=seen.telemetry.is_wanted,
+            missing_workers=self._count_missing(),
         )
         if seen.telemetry.is_wanted:
             _put_histogram(seen.telemetry.staleness, report.staleness)
@@ -204,6 +205,12 @@ class Status:
             report.warnings.add(kind="same-batches", text=SAME_BATCHES, workers=names)
         seen.shards.add_to(report)
         return report
+
+    def _count_missing(self) -> int:
+        seen = self._observed
+        if seen.run.state is not RunState.WAITING:
+            return 0
+        return max(0, seen.run.wanted_workers - seen.sessions.count_present())
 
     def _rate(self, now: float) -> float:
         seconds = self._observed.run_seconds()

@@ -1,6 +1,11 @@
 """The run's state, budget and learning rate.
 
-WAITING (no parameters, or fewer than min_workers) -> TRAINING -> FINISHED
+WAITING (no parameters, or fewer workers than `wanted_workers`) -> TRAINING -> FINISHED
+
+`min_workers` holds for the first start of a run. A run that had begun before this process started (`go_on`) does not
+wait for workers that may be gone for good: the first worker that comes back trains. Only if commits are served in a
+strict order does it wait for `min_workers` again, and only until `stop_expecting` ends that. Until then it is also not
+finished by workers that have spent their budgets, because the others may still be on their way.
 """
 
 import math
@@ -50,12 +55,15 @@ class Run:
         self.budget = budget
         self.schedule = schedule
         self.min_workers = min_workers
+        self.wanted_workers = min_workers  # to start; less than min_workers once the run has begun
         self.commits = 0
         self.commits_before = 0  # applied by earlier processes
         self.reserved = 0
         self._left = 0  # of participating workers
         self.started = False
+        self._expected = 0  # workers that must come before spent budgets finish the run
         self.finished_because: str | None = None
+        self._may_go_on = False  # after the end of this process
         self.identity = secrets.token_hex(8)
         self.on_change: list[Callable[[], None]] = []
 
@@ -89,9 +97,25 @@ class Run:
 
     def consider_start(self, has_parameters: bool, workers: int) -> None:
         """Start with parameters and enough workers (live or done)."""
-        if not self.started and self.finished_because is None and has_parameters and workers >= self.min_workers:
+        if not self.started and self.finished_because is None and has_parameters and workers >= self.wanted_workers:
             self.started = True
             self._changed()
+
+    def go_on(self, *, in_strict_order: bool) -> None:
+        """Mark the run as one that had begun before this process started, so that `min_workers` has had its effect.
+
+        With `in_strict_order` the run still waits for `min_workers`, until `stop_expecting`: the order of the commits,
+        and so the result, would otherwise depend on which worker is back first.
+        """
+        self._expected = self.min_workers
+        if not in_strict_order:
+            self.wanted_workers = 1
+
+    def stop_expecting(self) -> None:
+        """End the time in which workers of a run that had begun are waited for."""
+        if self._expected:
+            self._expected = 0
+            self.wanted_workers = 1
 
     def check_limit(self, steps_per_epoch: int) -> None:
         """Raise MALFORMED if its epochs have an unknown length."""
@@ -155,16 +179,27 @@ class Run:
         if self.budget.commits and self.commits >= self.budget.commits:
             self.finish(f"{self.commits} commits")
 
-    def consider_finish(self, live_workers: Iterable[Worker], anyone_done: bool) -> None:
-        """Finish if a worker is done and every live one is."""
-        if self.started and self.finished_because is None and anyone_done and all(w.done for w in live_workers):
+    def consider_finish(self, live_workers: Iterable[Worker], anyone_done: bool, workers: int) -> None:
+        """Finish if a worker is done, every live one is, and no other is expected; `workers` as in `consider_start`."""
+        if not self.started or self.finished_because is not None or workers < self._expected:
+            return
+        if anyone_done and all(worker.done for worker in live_workers):
             self.finish("every worker has spent its budget")
 
-    def finish(self, because: str) -> None:
-        """End the run. Idempotent."""
+    def finish(self, because: str, *, resumable: bool = False) -> None:
+        """Finish the run. Idempotent.
+
+        `resumable`: the budget is not spent, and a server that resumes the run from its checkpoint trains on.
+        """
         if self.finished_because is None:
             self.finished_because = because
+            self._may_go_on = resumable
             self._changed()
+
+    @property
+    def finally_finished_because(self) -> str | None:
+        """Why the run is finished for good, for checkpoints and log; None: a server that resumes it trains on."""
+        return None if self._may_go_on else self.finished_because
 
     def _changed(self) -> None:
         for listener in list(self.on_change):

@@ -149,6 +149,7 @@ class Sessions:
     on_join: list[Callable[[Session], None]] = field(default_factory=list)
     on_end: list[Callable[[Session], None]] = field(default_factory=list)
     _joined: int = 0
+    _coming_back: dict[str, float] = field(default_factory=dict)  # lost workers' names; until when they are expected
     _restored_until: float | None = None
     _live: dict[bytes, Session] = field(default_factory=dict)
     _ended: OrderedDict[bytes, RefusedError] = field(default_factory=OrderedDict)
@@ -264,6 +265,34 @@ class Sessions:
             RefusedError(Reason.UNKNOWN_SESSION, "this session has left: Join again to continue"),
         )
 
+    def end_lost(self, worker_name: str, now: float, *, comes_back: bool) -> bool:
+        """End the session of a worker whose process has ended, as `expire` would do later.
+
+        Args:
+            worker_name: the worker; one that is unknown or has left is no error.
+            now: the time, in seconds.
+            comes_back: whether its process is being started again. Spent budgets of the others then do not finish the
+                run until the worker has joined, or `timeout` seconds have passed. So it is for one that has left, too.
+
+        Returns:
+            Whether the worker had a session.
+        """
+        session, worker = self._by_name(worker_name), self.workers.get(worker_name)
+        if comes_back and worker is not None and not worker.done:
+            self._coming_back[worker_name] = now + self.timeout
+        else:
+            self._coming_back.pop(worker_name, None)
+        if session is None:
+            self.consider_finish()
+            return False
+        refusal = RefusedError(
+            Reason.EXPIRED_SESSION,
+            "an operator ended this session, because the worker's process had ended: Join with the same session id, "
+            "then Pull",
+        )
+        self.end(session, WorkerState.EXPIRED, refusal)
+        return True
+
     def expire(self, now: float) -> list[Session]:
         """End and return silent sessions. Restored workers that have not rejoined stop participating."""
         if self._restored_until is None:
@@ -275,6 +304,13 @@ class Sessions:
             for worker in self.workers.by_rank():
                 if worker.name not in live:
                     self.run.count(worker, takes_part=False)
+            self.run.stop_expecting()
+            self.consider_start()
+            self.consider_finish()
+        if late := [name for name, deadline in self._coming_back.items() if now >= deadline]:
+            for name in late:
+                del self._coming_back[name]
+            self.consider_finish()
         gone = [s for s in self._live.values() if s.open_calls == 0 and now - s.last_call >= self.timeout]
         for session in gone:
             self.end(
@@ -287,15 +323,26 @@ class Sessions:
             )
         return gone
 
+    def count_present(self) -> int:
+        """Number of workers that are there: those with a session, and those that have spent their budgets."""
+        live = {session.worker.name for session in self._live.values()}
+        return len(live) + sum(1 for worker in self.workers.by_rank() if worker.done and worker.name not in live)
+
+    def absent(self) -> list[Worker]:
+        """Known workers that have budget left and no session, by rank."""
+        live = {session.worker.name for session in self._live.values()}
+        return [worker for worker in self.workers.by_rank() if not worker.done and worker.name not in live]
+
     def consider_start(self) -> None:
         """Start training if possible."""
-        live = {session.worker.name for session in self._live.values()}
-        done = sum(1 for worker in self.workers.by_rank() if worker.done and worker.name not in live)
-        self.run.consider_start(self.bound_layout() is not None, len(live) + done)
+        self.run.consider_start(self.bound_layout() is not None, self.count_present())
 
     def consider_finish(self) -> None:
-        """Finish if all live workers are done."""
-        self.run.consider_finish((s.worker for s in self._live.values()), self.workers.anyone_done())
+        """Finish if all live workers are done, and no other is expected."""
+        if self._coming_back:
+            return
+        live = (session.worker for session in self._live.values())
+        self.run.consider_finish(live, self.workers.anyone_done(), self.count_present())
 
     def check_layout(self, session: Session) -> None:
         """Raise LAYOUT_MISMATCH unless the layout is the run's."""
@@ -320,6 +367,7 @@ class Sessions:
         self._joined += 1
         copy = WorkerCopy(join_info.layout.parameter_count) if join_info.takes_differences else None
         session = Session(join_info, worker, entry, self._joined, joined_at=now, last_call=now, copy=copy)
+        self._coming_back.pop(worker.name, None)
         self._ended.pop(join_info.session_id, None)
         self._live[join_info.session_id] = session
         self.fairness.joined(self.live_workers())

@@ -199,13 +199,37 @@ class Observer:
         timeout = self._settings.progress_timeout
         return self._persist(lambda: self._calls.report_evaluation(request, timeout=timeout)).best
 
-    def control(self, action: Literal["finish", "checkpoint"], reason: str) -> ControlResult:
-        """Finish the run, or write a checkpoint; the server logs `reason`."""
-        request = operations_pb2.ControlRequest(action=f"CONTROL_ACTION_{action.upper()}", reason=reason)
+    def control(
+        self, action: Literal["finish", "checkpoint"], reason: str, *, resumable: bool = False
+    ) -> ControlResult:
+        """Finish the run, or write a checkpoint; the server logs `reason`.
+
+        With `resumable` a finished run trains on when a server resumes it from its checkpoint.
+        """
+        request = operations_pb2.ControlRequest(
+            action=f"CONTROL_ACTION_{action.upper()}", reason=reason, resumable=resumable
+        )
         response = self._persist(lambda: self._calls.control(request, timeout=_CONTROL_TIMEOUT))
         return ControlResult(
             Version.from_wire(response.version), RunState.from_wire(response.run_state), response.checkpoint_path
         )
+
+    def end_session(self, worker: str, reason: str, *, comes_back: bool = False) -> bool:
+        """End the session of a worker whose process has ended without leaving; return whether it had one.
+
+        Only whoever started the process can know that. The server would find out after its session time-out.
+
+        Args:
+            worker: its name.
+            reason: for the server's log.
+            comes_back: whether its process is being started again, so that the run should not finish without it.
+        """
+        request = operations_pb2.ControlRequest(
+            action="CONTROL_ACTION_END_SESSION", worker=worker, reason=reason, comes_back=comes_back
+        )
+        return self._persist(
+            lambda: self._calls.control(request, timeout=self._settings.progress_timeout)
+        ).session_ended
 
     def close(self) -> None:
         """Release the connection; other threads' calls raise errors."""

@@ -24,7 +24,8 @@ function showCourse(run) {
   const live = run.workers.filter(isLive).length + status.workers_left_out;
   const parts = [rule, ` · ${live} ${live === 1 ? "worker" : "workers"} · `, commits, ` commits in ${duration(status.run_seconds)}`];
   if (run.state === "waiting") {
-    parts.splice(2, 2, ` · waiting: ${live} of ${status.settings.min_workers} workers have joined`);
+    const wanted = live + status.missing_workers;
+    parts.splice(2, 2, ` · waiting: ${live} of ${wanted} workers have joined`);
   } else if (progress && run.state === "training") {
     const rest = status.commits_per_second > 0 ? ` · about ${duration(Math.ceil(progress.left / status.commits_per_second))} left` : "";
     parts.push(` · ${Math.floor(100 * progress.part)} % of the budget${rest}`);
