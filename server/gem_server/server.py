@@ -65,7 +65,7 @@ from gem_server.state.sessions import Session, Sessions
 from gem_server.state.workers import Workers
 from gem_server.telemetry.history import Interval
 from gem_server.telemetry.telemetry import Telemetry
-from gem_server.telemetry.time_left import Progress, TimeLeft
+from gem_server.telemetry.time_left import TimeLeft, WorkerProgress
 from gem_trace import OrderError, read_order
 
 if TYPE_CHECKING:
@@ -650,7 +650,7 @@ class Server:
     def _run_finished(self) -> None:
         self.telemetry.run_finished()
         if self._reporter is not None:
-            self._reporter.report(monotonic())
+            self._reporter.report_now(monotonic())
         self.persistence.require_checkpoint()
         stays = "; serving pulls until it is stopped"
         if self.settings.exit_when_finished:
@@ -700,7 +700,7 @@ class Server:
             return
         left = max(0, run.budget.commits - run.commits) if run.budget.commits else None
         live = self.sessions.live_workers()
-        workers = [Progress(one.name, one.commits, one.left) for one in live if one.left]
+        workers = [WorkerProgress(one.name, one.commits, one.left) for one in live if one.left]
         self._time_left.update(self.times.run_seconds(), run.commits, left, workers)
 
     def _reason_to_exit(self) -> str | None:

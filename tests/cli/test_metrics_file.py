@@ -30,45 +30,45 @@ def test_a_run_of_any_length_has_a_file_within_the_limit_with_even_steps(tmp_pat
     file = MetricsFile(path, interval=1.0, max_bytes=limit)
     largest = 0
     for second in range(1_000):
-        file.add(report(float(second), 10 * second, workers=workers), now=float(second))
+        file.offer(report(float(second), 10 * second, workers=workers), now=float(second))
         largest = max(largest, path.stat().st_size)
     assert limit / 3 < largest <= limit
     lines = read_lines(path)
     assert lines[0]["run_seconds"] == 0
     steps = [later["run_seconds"] - earlier["run_seconds"] for earlier, later in pairwise(lines)]
     assert max(steps) <= 2 * min(steps)
-    assert file.finish() is not None or lines[-1]["run_seconds"] == 999
+    assert file.write_newest() is not None or lines[-1]["run_seconds"] == 999
     assert read_lines(path)[-1]["run_seconds"] == 999
 
 
 def test_reports_come_no_faster_than_the_interval_and_the_newest_is_kept_in_the_end(tmp_path: Path) -> None:
     file = MetricsFile(tmp_path / "metrics.jsonl", interval=1.0)
-    added = [file.add(report(at, int(10 * at)), now=100 + at) for at in (0.0, 0.5, 0.9, 1.0, 1.5, 2.1, 2.4)]
+    added = [file.offer(report(at, int(10 * at)), now=100 + at) for at in (0.0, 0.5, 0.9, 1.0, 1.5, 2.1, 2.4)]
     assert added == [True, False, False, True, False, True, False]
-    newest = file.finish()
+    newest = file.write_newest()
     assert newest is not None
     assert newest["run_seconds"] == 2.4
-    assert file.finish() is None
+    assert file.write_newest() is None
     assert [line["run_seconds"] for line in read_lines(tmp_path / "metrics.jsonl")] == [0.0, 1.0, 2.1, 2.4]
     assert all("time" in line for line in read_lines(tmp_path / "metrics.jsonl"))
 
 
 def test_where_nothing_changes_there_is_no_line(tmp_path: Path) -> None:
     file = MetricsFile(tmp_path / "metrics.jsonl", interval=0.0)
-    assert file.add(report(1.0, 10), now=1.0)
-    assert not any(file.add(report(1.0 + second, 10), now=float(second)) for second in range(2, 1_000))
-    assert file.finish() is None
+    assert file.offer(report(1.0, 10), now=1.0)
+    assert not any(file.offer(report(1.0 + second, 10), now=float(second)) for second in range(2, 1_000))
+    assert file.write_newest() is None
     silent = report(2_000.0, 10)
     silent["workers"][0]["condition"] = "WORKER_CONDITION_SILENT"
-    assert file.add(silent, now=2_000.0)
-    assert file.add(report(2_001.0, 11), now=2_001.0)
+    assert file.offer(silent, now=2_000.0)
+    assert file.offer(report(2_001.0, 11), now=2_001.0)
 
 
 def test_a_line_that_alone_exceeds_the_limit_is_written(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     file = MetricsFile(path, interval=0.0, max_bytes=100)
     for second in range(5):
-        file.add(report(float(second), second), now=float(second))
+        file.offer(report(float(second), second), now=float(second))
     assert [line["commits"] for line in read_lines(path)][-1] == 4
     assert len(read_lines(path)) == 2
 
@@ -78,7 +78,7 @@ def test_a_run_that_is_resumed_goes_on_in_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     first = MetricsFile(path, interval=0.5)
     for second in range(0, 100, 10):
-        first.add(report(float(second), second), now=float(second))
+        first.offer(report(float(second), second), now=float(second))
     with path.open("a", encoding="utf-8") as file:
         file.write('{"commits": 9')
     newest = last_line(path)
@@ -86,8 +86,8 @@ def test_a_run_that_is_resumed_goes_on_in_the_same_file(tmp_path: Path) -> None:
     assert newest["commits"] == 90
     second_file = MetricsFile(path, interval=0.5)
     for second in range(50):
-        second_file.add(report(float(second), 90 + second, process=8), now=float(second))
-    second_file.finish()
+        second_file.offer(report(float(second), 90 + second, process=8), now=float(second))
+    second_file.write_newest()
     lines = read_lines(path)
     assert [line["commits"] for line in lines] == [*range(0, 100, 10), 90, 99, 108, 117, 126, 135, 139]
     assert elapsed(lines)[9:12] == [90.0, 90.0, 99.0]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
-from gem_server.telemetry.time_left import Progress, TimeLeft, Track
+from gem_server.telemetry.time_left import TimeLeft, Track, WorkerProgress
 
 TICK = 0.5
 Rate = Callable[[float], float]
@@ -68,7 +68,8 @@ class Workers:
             for name, rate in self.rates.items():
                 self.commits[name] = min(self.budget, self.commits.get(name, 0.0) + TICK * rate)
             live = [
-                Progress(name, int(self.commits[name]), self.budget - int(self.commits[name])) for name in self.rates
+                WorkerProgress(name, int(self.commits[name]), self.budget - int(self.commits[name]))
+                for name in self.rates
             ]
             self.time_left.update(self.now, int(sum(self.commits.values())), None, [one for one in live if one.left])
         return self.time_left.seconds
@@ -116,13 +117,13 @@ def test_without_a_budget_or_commits_there_is_no_estimate() -> None:
     assert time_left.seconds is None
     time_left = TimeLeft()
     for now in range(100):
-        time_left.update(float(now), 0, 50, [Progress("a", 0, 10)])
+        time_left.update(float(now), 0, 50, [WorkerProgress("a", 0, 10)])
     assert time_left.seconds is None
 
 
 def test_a_track_of_a_long_run_still_covers_half_of_it() -> None:
     track = Track()
     for tick in range(100_000):
-        track.add(TICK * tick, tick)
+        track.observe(TICK * tick, tick)
     assert track.seconds > 0.9 * TICK * 100_000
     assert track.rate(TICK * 100_000) == pytest.approx(1 / TICK, rel=1e-3)

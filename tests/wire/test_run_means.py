@@ -92,6 +92,22 @@ async def test_commits_before_a_checkpoint_without_sums_are_not_in_the_means(ser
     assert (status.commits, status.means.commits) == (5, 3)
 
 
+async def test_figures_of_a_finished_run_do_not_change_when_workers_leave(serve: Serve) -> None:
+    serving = await serve(commits=3)
+    workers = await serving.training(3)
+    for number, worker in enumerate(workers):
+        await worker.commit(worker.delta(number), loss=float(number))
+    names = ("loss", "staleness_mean", "mean_pi", "blocked_fraction", "clamped_fraction")
+    found = []
+    for worker in workers:
+        status = await serving.status()
+        found.append([getattr(status, name) for name in names])
+        await worker.leave()
+    status = await serving.status()
+    assert [*found, [getattr(status, name) for name in names]] == [found[0]] * 4
+    assert found[0][:2] == [1.0, 1.0]
+
+
 async def test_a_finished_run_keeps_the_speed_that_it_ended_with(serve: Serve) -> None:
     """It is that of the last ten seconds of training, however long ago these were."""
     serving = await serve(commits=4)

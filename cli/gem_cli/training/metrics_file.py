@@ -44,7 +44,7 @@ class MetricsFile:
         if path.exists():
             self._continue()
 
-    def add(self, status: Status, now: float) -> bool:
+    def offer(self, status: Status, now: float) -> bool:
         """Append a report if it is due and something has changed; return whether it was appended. `now` in seconds."""
         self._unwritten = status
         if self._written_at is not None and now - self._written_at < self._interval:
@@ -65,7 +65,7 @@ class MetricsFile:
             file.write(line)
         self._size += len(line)
 
-    def finish(self) -> Status | None:
+    def write_newest(self) -> Status | None:
         """Append the newest report if it was not appended, and return it then."""
         newest = self._unwritten
         if newest is not None and _without_passing(newest) == self._written:

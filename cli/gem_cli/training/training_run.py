@@ -124,7 +124,7 @@ class TrainingRun:
             finally:
                 children = [*self._servers, *self._workers, *self._evaluators()]
                 terminate(children, (KILL, 10.0))
-                if (newest := self._metrics.finish()) is not None:
+                if (newest := self._metrics.write_newest()) is not None:
                     self._sinks.status(newest)
             self._outcome.exit_codes = {child.name: child.exit_code for child in children}
             self._outcome.interrupted_by = interrupts.first
@@ -291,7 +291,7 @@ class TrainingRun:
             self._folder.write_history(history)
         if status is not None and not self._is_old(status):
             self._outcome.last_status = status
-            if self._metrics.add(status, time.monotonic()):
+            if self._metrics.offer(status, time.monotonic()):
                 self._sinks.status(status)
             self._sinks.evaluation(status)
             self._reporter.status(status)

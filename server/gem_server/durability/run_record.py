@@ -32,7 +32,7 @@ def state_record(run: Run, workers: Workers, ledger: Ledger, seed: int, totals: 
         "commits": run.commits,
         "budget": asdict(run.budget),
         "finished_because": run.finished_because,
-        "totals": totals.describe(),
+        "totals": totals.as_record(),
         "workers": [describe_worker(worker) for worker in workers.by_rank()],
         "ledger": [_line(session_id, entry) for session_id, entry in ledger.entries.items()],
     }
@@ -80,7 +80,7 @@ def advance(state: dict[str, Any], records: Iterable[dict[str, Any]]) -> None:
             lines[entry["line"]["session"]] = entry["line"]
             verdict = _read_verdict(entry["line"]["verdict"])
             sums = sums.with_commit(verdict.statistics, verdict.staleness)
-    state["totals"] = sums.describe()
+    state["totals"] = sums.as_record()
     state["workers"], state["ledger"] = list(workers.values()), list(lines.values())
 
 

@@ -42,7 +42,7 @@ def merge(data_dirs: Sequence[Path], output: Path) -> Path:
         clock,
         np.concatenate([part.parameters for part in parts]),
         parts[-1].buffers,
-        {**parts[0].state, "log": None, "totals": _joined_totals(parts).describe()},
+        {**parts[0].state, "log": None, "totals": _joined_totals(parts).as_record()},
         tuple(map(_joined, zip(*(part.rule_vectors for part in parts), strict=True))),
         _joined_moments(parts),
     )

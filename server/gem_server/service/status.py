@@ -18,7 +18,7 @@ from gem_server.service.call_context import CallContexts, Context
 from gem_server.service.shard_status import ShardList
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluations
-from gem_server.state.run import Run
+from gem_server.state.run import Run, RunState
 from gem_server.state.sessions import Session, Sessions, TransportKind
 from gem_server.state.workers import Worker, WorkerState
 from gem_server.telemetry.condition import Condition, condition, median_rate
@@ -146,9 +146,11 @@ class Status:
         seen.telemetry.settle()
         live = {session.worker.name: session for session in seen.sessions.live()}
         workers = seen.sessions.workers.by_rank()
-        # Live workers, or else all measured.
+        # Figures are of live workers. Those of a finished run do not change because its workers leave one by one.
+        is_over = seen.run.state is RunState.FINISHED
         measured = [worker for worker in workers if worker.telemetry.measured]
-        training = [worker for worker in measured if worker.name in live] or measured
+        stay = [one for one in measured if one.name in live or (is_over and one.state is not WorkerState.EXPIRED)]
+        training = stay or measured
         figures = {worker.name: seen.figures(worker.telemetry) for worker in workers}
         statistics = [one.newest for worker in training if (one := figures[worker.name]) is not None]
         losses = [worker.telemetry.loss for worker in training if worker.telemetry.loss is not None]

@@ -33,9 +33,9 @@ class Reporter:
     def report_if_due(self, now: float) -> None:
         """Report if INTERVAL_SECONDS have passed since the last report; `now` in seconds."""
         if now - self._reported_at >= INTERVAL_SECONDS:
-            self.report(now)
+            self.report_now(now)
 
-    def report(self, now: float) -> None:
+    def report_now(self, now: float) -> None:
         """Report the state, and workers that have committed, longest unreported first; `now` in seconds."""
         self._reported_at = now
         self._telemetry.settle()

@@ -38,14 +38,14 @@ class RunTotals:
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Self:
-        """Return what `describe` returned. Raises TypeError or ValueError if it is damaged."""
+        """Return what `as_record` returned. Raises TypeError or ValueError if it is damaged."""
         return cls(
             int(saved.get("commits", 0)),
             int(saved.get("staleness", 0)),
             *(float(saved.get(name, 0.0)) for name in SHARES),
         )
 
-    def describe(self) -> dict[str, Any]:
+    def as_record(self) -> dict[str, Any]:
         """Return the sums as JSON values."""
         return asdict(self)
 

@@ -19,7 +19,7 @@ PAUSE_SECONDS = 15.0
 MAX_SAMPLES = 32
 
 
-class Progress(NamedTuple):
+class WorkerProgress(NamedTuple):
     """Progress of one worker: its name, commits, and commits left in its budget."""
 
     name: str
@@ -37,7 +37,7 @@ class Track:
         self._gap = 0.5
         self._newest, self._grown_at = -1, 0.0
 
-    def add(self, seconds: float, commits: int) -> None:
+    def observe(self, seconds: float, commits: int) -> None:
         """Note a count; `seconds` ascend."""
         samples = self._samples
         if commits != self._newest:
@@ -80,7 +80,7 @@ class TimeLeft:
         self._run = Track()
         self._workers: dict[str, Track] = {}
 
-    def update(self, now: float, commits: int, left: int | None, workers: Iterable[Progress]) -> None:
+    def update(self, now: float, commits: int, left: int | None, workers: Iterable[WorkerProgress]) -> None:
         """Estimate again; call about once a second while the run trains.
 
         Args:
@@ -89,7 +89,7 @@ class TimeLeft:
             left: commits left in the budget of the whole run; None: it has none.
             workers: workers that have a session, a budget, and some of it left.
         """
-        self._run.add(now, commits)
+        self._run.observe(now, commits)
         estimates = []
         rate = self._run.rate(now)
         if left is not None and rate is not None:
@@ -98,20 +98,20 @@ class TimeLeft:
             estimates.append(slowest)
         self.seconds = min(estimates, default=None)
 
-    def _slowest(self, now: float, workers: list[Progress]) -> float | None:
+    def _slowest(self, now: float, workers: list[WorkerProgress]) -> float | None:
         self._workers = {one.name: self._workers.get(one.name) or Track() for one in workers}
         rates: dict[str, float] = {}
         settled: list[float] = []
         for worker in workers:
             track = self._workers[worker.name]
-            track.add(now, worker.commits)
+            track.observe(now, worker.commits)
             if (rate := track.rate(now)) is not None:
                 rates[worker.name] = rate
                 if track.seconds >= WINDOW_SECONDS:
                     settled.append(rate)
         usual = median(settled) if settled else None
 
-        def rate_of(worker: Progress) -> float | None:
+        def rate_of(worker: WorkerProgress) -> float | None:
             # A worker's first seconds say little, so it counts as the others do until it has been there for a while.
             if usual is not None and self._workers[worker.name].seconds < WINDOW_SECONDS:
                 return usual
