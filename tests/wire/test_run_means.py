@@ -1,13 +1,14 @@
-"""Means over all commits of a run: of one server process and of several."""
+"""Figures of a whole run: means over all commits, over several server processes, too; its speed and time left."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 from gem_server.durability import checkpoint
-from gemps.v1 import status_pb2
+from gemps.v1 import operations_pb2, status_pb2
 
 from tests.wire.conftest import Serve
+from tests.wire.refusals import PATIENCE
 from tests.wire.serving import Serving
 from tests.wire.worker import RawWorker
 
@@ -117,3 +118,24 @@ async def test_a_finished_run_keeps_the_speed_that_it_ended_with(serve: Serve) -
     later = await serving.until(lambda status: status.uptime_seconds > first.uptime_seconds + 0.2)
     assert later.commits_per_second == first.commits_per_second > 0
     assert [one.commits_per_second for one in later.workers] == [one.commits_per_second for one in first.workers]
+
+
+@pytest.mark.parametrize("budget", [{"steps": 100_000}, {"commits": 100_000}, {"epochs": 1_000.0}, {}])
+async def test_time_left_is_told_of_each_kind_of_budget_and_only_while_the_run_trains(
+    serve: Serve, budget: dict[str, float]
+) -> None:
+    serving = await serve(**budget)
+    (worker,) = await serving.training(1, steps_per_epoch=100)
+    status = await serving.status()
+    assert not status.HasField("seconds_left")
+    while status.run_seconds < (60.0 if budget else 3.0) and not status.HasField("seconds_left"):
+        await worker.commit(worker.delta(1))
+        status = await serving.status()
+    if not budget:
+        assert not status.HasField("seconds_left")
+        return
+    assert status.seconds_left > 0
+    await serving.stub.Control(
+        operations_pb2.ControlRequest(action=operations_pb2.CONTROL_ACTION_FINISH), timeout=PATIENCE
+    )
+    await serving.until(lambda seen: not seen.HasField("seconds_left"))
