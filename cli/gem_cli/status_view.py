@@ -78,38 +78,59 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def figures(status: Status) -> dict[str, float | None]:
-    """Main figures, then averaged over workers."""
+    """Figures of the newest commit of each live worker (of all workers, once none is live)."""
+    names = {"loss": "loss", "staleness": "staleness_mean", "mean_pi": "mean_pi", "blocked": "blocked_fraction"}
+    names |= {"clamped": "clamped_fraction"}
+    return {name: status.get(field) for name, field in names.items()}
+
+
+def run_means(status: Status) -> dict[str, float | None]:
+    """Means over all commits of the run, by the same names as `figures`; None: unknown."""
+    means = status.get("means") or {}
+    names = {"staleness": "staleness_mean", "mean_pi": "mean_pi", "blocked": "blocked_fraction"}
+    names |= {"clamped": "clamped_fraction"}
+    return {name: means.get(field) for name, field in names.items()}
+
+
+def mean_rate(status: Status) -> float | None:
+    """Commits a second of this server process, over all its time of training; None: it has not trained."""
+    seconds = float(status.get("run_seconds", 0))
+    return int(status.get("commits_of_process", status.get("commits", 0))) / seconds if seconds else None
+
+
+def speed(status: Status) -> str:
+    """Updates a second in words: over the last ten seconds, of a finished run in the mean."""
     if state(status) != "FINISHED":
-        names = {"loss": "loss", "staleness": "staleness_mean", "mean_pi": "mean_pi", "blocked": "blocked_fraction"}
-        names |= {"clamped": "clamped_fraction"}
-        return {name: status.get(field) for name, field in names.items()}
-    workers = [worker for worker in status.get("workers", ()) if worker.get("commits")]
-    statistics = [worker.get("statistics", {}) for worker in workers]
-    return {
-        "loss": _mean([worker.get("loss") for worker in workers]),
-        "staleness": _mean([worker.get("staleness_mean") for worker in workers]),
-        "mean_pi": _mean([one.get("mean_pi") for one in statistics]),
-        "blocked": _mean([one.get("blocked_fraction") for one in statistics]),
-        "clamped": _mean([one.get("clamped_fraction") for one in statistics]),
-    }
+        return f"{number(status.get('commits_per_second'))} updates/s"
+    is_resumed = status.get("commits_of_process", status.get("commits", 0)) < status.get("commits", 0)
+    return f"{number(mean_rate(status))} updates/s {'since the restart' if is_resumed else 'in the mean'}"
 
 
 def plain_line(status: Status) -> str:
-    """The run in one line."""
+    """The run in one line: while it trains its newest figures, of a finished run its means."""
     if waiting := describe_waiting(status):
         return f"{waiting}, version {clock(status)}"
-    values = figures(status)
+    is_over = state(status) == "FINISHED"
+    values = run_means(status) if is_over else figures(status)
+    loss = f"loss {number(figures(status)['loss'])}"
+    held_out = [f"held out {text}" for text in held_out_loss(status)]
+    rest = [
+        f"staleness {number(values['staleness'])}",
+        f"pi {number(values['mean_pi'])}",
+        f"blocked {percent(values['blocked'])}",
+    ]
+    if is_over:
+        rest[0] = f"means of the run: {rest[0]}"
+    else:
+        loss = f"newest commits: {loss}"
     live = live_workers(status)
     parts = [
         f"{status.get('run_seconds', 0):6.1f} s",
         f"{state(status).lower()}",
         f"version {clock(status)}",
-        f"{number(status.get('commits_per_second'))} updates/s",
-        f"loss {number(values['loss'])}",
-        *(f"held out {text}" for text in held_out_loss(status)),
-        f"staleness {number(values['staleness'])}",
-        f"pi {number(values['mean_pi'])}",
-        f"blocked {percent(values['blocked'])}",
+        speed(status),
+        *([loss, *held_out] if is_over else [*held_out, loss]),
+        *rest,
         f"fairness {number(status.get('jain_index'))}",
         f"{live} worker{'s' if live != 1 else ''}",
     ]
@@ -122,6 +143,8 @@ def plain_report(status: Status) -> str:
     for row in (*map(shard_cells, shards(status)), *map(_cells, status.get("workers", ()))):
         (kind, name), *cells = row.items()
         lines.append(f"{kind} {name}: " + ", ".join(f"{heading} {cell}" for heading, cell in cells))
+    if status.get("workers"):
+        lines.append(OF_WORKERS)
     return "\n".join(lines)
 
 
@@ -184,20 +207,25 @@ def summary_panel(status: Status, body: RenderableType) -> Panel:
     rule = status.get("settings", {}).get("rule") or "gemps"
     title = (
         f"[bold]{escape(rule)}[/bold] · [{_STATES.get(run_state, 'white')}]{run_state.lower()}[/] · "
-        f"version {clock(status)} · {number(status.get('commits_per_second'))} updates/s"
+        f"version {clock(status)} · {speed(status)}"
     )
     return Panel(body, title=title, title_align="left", border_style="dim")
 
 
 def run_figures(status: Status) -> Table:
-    """Training figures."""
+    """Training figures: while the run trains of the newest commits, of a finished run its means."""
     grid = Table.grid(padding=(0, 3))
     held_out = held_out_loss(status)
     of_evaluation = ("held out",) if held_out else ()
-    names = ("loss", *of_evaluation, "staleness", "mean pi", "blocked", "fairness (Jain)", "eta", "workers")
-    found = figures(status)
+    is_over = state(status) == "FINISHED"
+    found = run_means(status) if is_over else figures(status)
+    of_what = "run" if is_over else "newest"
+    names = (
+        *("loss (newest)", *of_evaluation, f"staleness ({of_what})", f"mean pi ({of_what})", f"blocked ({of_what})"),
+        *("fairness (Jain)", "eta", "workers"),
+    )
     values = (
-        number(found["loss"]),
+        number(figures(status)["loss"]),
         *held_out,
         number(found["staleness"]),
         number(found["mean_pi"]),
@@ -249,8 +277,19 @@ def worker_table(status: Status, *, width: int, rows: int | None = None) -> Tabl
     return table
 
 
+# Legend of the rows of workers.
+OF_WORKERS = (
+    "Of workers: commits/s over the last ten seconds; loss of the newest commit; staleness and wait, means since the "
+    "server started; pi and blocked, means of the last 20 commits or so."
+)
+
+
+def recent(worker: Status, field: str) -> Any:
+    """A worker's mean over its last 20 commits or so; without telemetry the figure of its last commit."""
+    return worker.get(f"recent_{field}", worker.get("statistics", {}).get(field))
+
+
 def _cells(worker: Status) -> dict[str, str]:
-    statistics = worker.get("statistics", {})
     return {
         "worker": printable(worker.get("name", "")),
         "rank": str(worker.get("rank", "")),
@@ -263,8 +302,8 @@ def _cells(worker: Status) -> dict[str, str]:
         "commits/s": number(worker.get("commits_per_second")),
         "loss": number(worker.get("loss")),
         "staleness": number(worker.get("staleness_mean")),
-        "pi": number(statistics.get("mean_pi")),
-        "blocked": percent(statistics.get("blocked_fraction")),
+        "pi": number(recent(worker, "mean_pi")),
+        "blocked": percent(recent(worker, "blocked_fraction")),
         "wait ms": number(1000 * float(worker.get("wait_mean_seconds", 0))),
     }
 
@@ -370,11 +409,6 @@ def _commits(status: Status) -> str:
     if of_process == commits:
         return f"{commits:,} applied in {seconds}"
     return f"{commits:,} applied, {of_process:,} of them by this server process in {seconds}"
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [float(value) for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def percent(fraction: Any) -> str:

@@ -21,6 +21,7 @@ from gem_cli.errors import CommandError
 from gem_cli.options import explain, to_arguments, variable
 from gem_cli.training import shards as group
 from gem_cli.training.children import Child, gemps, terminate, wait
+from gem_cli.training.metrics_file import MetricsFile
 from gem_cli.training.run_folder import RunFolder
 from gem_server.settings import MAX_SOCKET_PATH_BYTES, ServerSettings
 from gem_worker.client import ClientError, Observer
@@ -169,7 +170,7 @@ class RunningServer:
     def _write_files(self, folder: RunFolder) -> None:
         if self.exit_code is None:
             with contextlib.suppress(ClientError), self._observer() as observer:
-                folder.add_metrics(observer.get_status())
+                MetricsFile(folder.metrics).append(observer.get_status())
                 folder.write_history(observer.get_history())
         before = json.loads(folder.summary.read_text(encoding="utf-8")) if folder.summary.exists() else {}
         used = {**before.get("settings", {}), "server": self.settings.model_dump(mode="json")}

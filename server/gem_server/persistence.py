@@ -32,6 +32,7 @@ from gem_server.state.memory import count_buffers
 from gem_server.state.moments import Moments
 from gem_server.state.run import Run
 from gem_server.state.workers import Workers
+from gem_server.telemetry.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Persistence:
         workers: Workers,
         ledger: Ledger,
         moments: Moments,
+        telemetry: Telemetry,
         agreement: Agreement,
         on_failure: Callable[[StorageError], None],
     ) -> None:
@@ -65,6 +67,7 @@ class Persistence:
         self._workers = workers
         self._ledger = ledger
         self._moments = moments
+        self._telemetry = telemetry
         self._on_failure = on_failure
         self._lock = DirectoryLock(settings.data_dir) if settings.data_dir is not None else None
         self.log = self._make_log()
@@ -139,6 +142,7 @@ class Persistence:
             saved.state["finished_because"] = None  # the primary says so
         try:
             run_record.restore(saved.state, self._run, self._workers, self._ledger)
+            self._telemetry.earlier = run_record.saved_totals(saved.state)
             self._restore_rule(saved)
         except (KeyError, TypeError, ValueError) as error:
             raise StartupError(f"the checkpoint in {data_dir} lacks what this version needs: {error!r}") from error
@@ -242,7 +246,8 @@ class Persistence:
             raise StartupError(f"--data-dir {data_dir} cannot be made or written: {error.strerror}") from error
 
     def _describe(self) -> dict[str, Any]:
-        state = run_record.state_record(self._run, self._workers, self._ledger, self._settings.seed)
+        totals = self._telemetry.totals
+        state = run_record.state_record(self._run, self._workers, self._ledger, self._settings.seed, totals)
         adapter = self._central.adapter
         return state | ({"adapter": base64.b64encode(adapter).decode()} if adapter else {})
 

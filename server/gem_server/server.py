@@ -71,6 +71,7 @@ from gem_server.state.sessions import Session, Sessions
 from gem_server.state.workers import Workers, WorkerState
 from gem_server.telemetry.history import Interval
 from gem_server.telemetry.telemetry import Telemetry
+from gem_server.telemetry.time_left import TimeLeft, WorkerProgress
 from gem_server.waiting_notice import PREPARING_KERNELS, WaitingNotice
 from gem_trace import OrderError, read_order
 
@@ -149,6 +150,9 @@ class Server:
         self.staging = StagingPool(settings.staging_buffers, settings.waiting_room, self.queue, monotonic)
         self.evaluations = Evaluations()
         self.times = RunTimes(monotonic)
+        self.telemetry = Telemetry(
+            self.rule, monotonic, self.times.run_seconds, self._measure, is_wanted=settings.telemetry
+        )
         self.persistence = Persistence(
             settings,
             files or Files(),
@@ -158,6 +162,7 @@ class Server:
             workers=self.workers,
             ledger=self.ledger,
             moments=moments,
+            telemetry=self.telemetry,
             agreement=self._agreement(),
             on_failure=self._on_failed_disk,
         )
@@ -170,9 +175,7 @@ class Server:
         # The kernels need the other half.
         copies = min(self.staging.capacity, max(1, _usable_cores() // 2))
         self._copy_threads = ThreadPoolExecutor(copies, "gem-copy")
-        self.telemetry = Telemetry(
-            self.rule, monotonic, self.times.run_seconds, self._measure, is_wanted=settings.telemetry
-        )
+        self._time_left = TimeLeft()
         self._reporter = self._make_reporter()
         self.applier = Applier(
             central=self.central,
@@ -509,6 +512,9 @@ class Server:
                 self.settings.primary,
             ),
             self.primary.statistics.figures if self.primary is not None else lambda seen: seen.figures,
+            self.primary.statistics.totals if self.primary is not None else lambda totals: totals,
+            lambda: self.times.finished_since,
+            lambda: self._time_left.seconds,
         )
         return Status(self._contexts, observed, monotonic)
 
@@ -680,6 +686,8 @@ class Server:
 
     def _run_finished(self) -> None:
         self.telemetry.run_finished()
+        if self._reporter is not None:
+            self._reporter.report_now(monotonic())
         self.persistence.require_checkpoint()
         stays = "; serving pulls until it is stopped"
         if self.settings.exit_when_finished:
@@ -698,6 +706,7 @@ class Server:
         while True:
             await asyncio.sleep(tick)
             self.telemetry.tick()
+            self._estimate_time_left()
             if self._reporter is not None and not self._primary_ended.is_set():
                 self._reporter.report_if_due(monotonic())
             for session in self.sessions.expire(monotonic()):
@@ -730,6 +739,16 @@ class Server:
         about = {"event": "waiting-for-workers", "workers": present, "missing": missing, "seconds": round(seconds)}
         level = logging.WARNING if seconds >= ALARMING_WAIT_SECONDS else logging.INFO
         logger.log(level, "%s, for %.0f s now", text, seconds, extra=about)
+
+    def _estimate_time_left(self) -> None:
+        run = self.run
+        if run.state is not RunState.TRAINING:
+            self._time_left.seconds = None
+            return
+        left = max(0, run.budget.commits - run.commits) if run.budget.commits else None
+        live = self.sessions.live_workers()
+        workers = [WorkerProgress(one.name, one.commits, one.left) for one in live if one.left]
+        self._time_left.update(self.times.run_seconds(), run.commits, left, workers)
 
     def _reason_to_exit(self) -> str | None:
         if self.secondary is not None:

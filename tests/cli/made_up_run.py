@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from gem_cli.training.metrics_file import MetricsFile
 from gem_cli.training.run_folder import RunFolder
 from gemps.plain_values import to_dict
 from gemps.v1 import history_pb2, run_pb2, status_pb2
@@ -23,6 +24,10 @@ def status(*, telemetry: bool = True, **fields: Any) -> dict[str, Any]:
         keeps_telemetry=telemetry,
         **fields,
     )
+    if telemetry:
+        seen.means.commits, seen.means.staleness_mean = 90, 1.9
+        seen.means.mean_pi, seen.means.blocked_fraction = 2.08, 0.31
+    seen.staleness_mean, seen.mean_pi, seen.blocked_fraction = 0.333, 2.7, 0.08  # of the newest commits
     for rank, name in enumerate(("one", EVIL)):
         worker = seen.workers.add(
             name=name, rank=rank, device="cpu", commits=60 - 30 * rank, loss=0.5, samples=32 * (60 - 30 * rank)
@@ -56,7 +61,7 @@ SUMMARY = {"accuracy": 0.6, "test_loss": 1.0, "seed": 7, "settings": {"server": 
 
 def folder_of(path: Path, seen: dict[str, Any], told: dict[str, Any] | None, summary: Any = None) -> RunFolder:
     folder = RunFolder(path)
-    folder.add_metrics(seen)
+    MetricsFile(folder.metrics).append(seen)
     if told is not None:
         folder.write_history(told)
     if summary is not None:

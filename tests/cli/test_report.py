@@ -74,6 +74,15 @@ def test_every_panel_of_a_whole_run_shows_something(tmp_path: Path) -> None:
     assert "seed 7" in text
 
 
+def test_figures_are_means_of_the_run(tmp_path: Path) -> None:
+    said = Page(report_on(folder_of(tmp_path, status(), history(), SUMMARY))).panels["figures"]
+    for name, value in {"Staleness, mean": "1.9", "Pi, mean": "2.08", "Blocked, mean": "31.0 %"}.items():
+        assert name + value in said
+    assert "Commits a second, mean4.5" in said
+    said = Page(report_on(folder_of(tmp_path, status(telemetry=False), history(), SUMMARY))).panels["figures"]
+    assert "Staleness, mean-" in said
+
+
 def test_loss_is_also_over_the_samples_of_all_workers(tmp_path: Path) -> None:
     shown = Page(report_on(folder_of(tmp_path, status(), history(), SUMMARY)))
     assert "2,880" in shown.panels["figures"]  # 90 commits of 32

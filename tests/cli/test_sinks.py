@@ -47,6 +47,7 @@ def told(names: tuple[str, ...], folder: Path) -> list[tuple[str, str]]:
     run = Sinks(names, RunInfo("my-run", folder, SETTINGS), lambda name, text: said.append((name, text)))
     for one in (status(1, 9.0), status(2, 2.0), status(2, 2.0), status(5, 1.0, 4), status(5, 1.0, 4), status(6, 0.5)):
         run.status(one)
+        run.evaluation(one)
     run.close(SUMMARY)
     return said
 

@@ -72,10 +72,10 @@ def test_a_line_has_the_figures_to_watch() -> None:
 def test_the_newest_evaluation_is_shown_with_the_bits_of_a_text() -> None:
     seen = {"version": {"clock": 9}, "loss": 2.0, "accuracy": 0.5, "samples": 10}
     assert "held out" not in status_view.plain_line(STATUS)
-    assert "held out 2  staleness" in status_view.plain_line(changed(last_evaluation=seen))
+    assert "held out 2  newest commits" in status_view.plain_line(changed(last_evaluation=seen))
     seen |= {"bits_per_character": 2.89}
     text = changed(last_evaluation=seen, best_evaluation=seen)
-    assert "held out 2, 2.89 bits a character  staleness" in status_view.plain_line(text)
+    assert "held out 2, 2.89 bits a character  newest commits" in status_view.plain_line(text)
     assert "accuracy 0.5000, loss 2, 2.89 bits a character at version 9" in status_view.plain_report(text)
     assert status_view.describe_evaluation(seen) == (
         "accuracy 0.5000, loss 2.0000 nats, 2.8900 bits a character, on 10 samples"
@@ -96,12 +96,41 @@ def test_a_run_that_was_resumed_says_what_this_process_did() -> None:
     assert "commits: 240 applied in 4 s" in status_view.plain_report(STATUS)
 
 
-def test_a_finished_run_has_the_figures_of_its_workers() -> None:
-    gone = {**WORKER, "state": "WORKER_STATE_LEFT", "loss": 0.75}
-    idle = {**WORKER, "commits": 0, "loss": 99.0}
-    finished = changed(run_state="RUN_STATE_FINISHED", loss=None, mean_pi=0.0, workers=[WORKER, gone, idle])
-    expected = {"loss": 0.5, "staleness": 2.5, "mean_pi": 0.75, "blocked": 0.125, "clamped": 0.0625}
-    assert status_view.figures(finished) == expected
+MEANS = {"commits": 240, "staleness_mean": 1.9, "mean_pi": 2.08, "blocked_fraction": 0.31, "clamped_fraction": 0.02}
+FINISHED = changed(run_state="RUN_STATE_FINISHED", commits_of_process=240, commits_per_second=99.0, means=MEANS)
+
+
+def test_a_finished_run_has_its_means_and_one_that_trains_its_newest_figures() -> None:
+    assert status_view.plain_line(FINISHED).endswith(
+        "60 updates/s in the mean  loss 0.25  means of the run: staleness 1.9  pi 2.08  blocked 31.0 %  "
+        "fairness 0.999  1 worker"
+    )
+    assert "60 updates/s since the restart" in status_view.plain_line({**FINISHED, "commits": 5000})
+    assert status_view.plain_line(changed(means=MEANS)).endswith(
+        "61.5 updates/s  newest commits: loss 0.25  staleness 2.5  pi 0.75  blocked 12.5 %  fairness 0.999  1 worker"
+    )
+    without = status_view.plain_line({**FINISHED, "means": None})
+    assert "staleness -  pi -  blocked -" in without  # the server kept no telemetry
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(FINISHED, ("1.9", "60 updates/s in the mean")), (STATUS, ("2.5", "61.5 "))]
+)
+def test_the_table_of_figures_says_of_what_they_are(status: dict[str, Any], words: tuple[str, ...]) -> None:
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(status_view.summary_panel(status, status_view.run_figures(status)))
+    text = captured.get()
+    is_over = status is FINISHED
+    assert ("staleness (run)" in text, "staleness (newest)" in text) == (is_over, not is_over)
+    assert all(word in text for word in words)
+
+
+def test_rows_of_workers_say_over_which_time_their_figures_are() -> None:
+    assert status_view.plain_report(STATUS).splitlines()[-1] == status_view.OF_WORKERS
+    recent = {**WORKER, "recent_mean_pi": 0.5, "recent_blocked_fraction": 0.4}
+    assert "pi 0.5, blocked 40.0 %" in status_view.plain_report(changed(workers=[recent]))
+    assert "pi 0.75, blocked 12.5 %" in status_view.plain_report(STATUS)  # without telemetry
 
 
 @pytest.mark.parametrize("width", [80, 120, 160])

@@ -99,6 +99,11 @@ def test_metrics_are_the_reports_of_the_server(run: Run) -> None:
     clocks = [line["version"]["clock"] for line in lines]
     assert clocks == sorted(clocks)
     assert lines[-1]["commits"] == 2 * 40
+    means = lines[-1]["means"]
+    assert means["commits"] == 2 * 40
+    summary = run.summary()
+    names = ("staleness_mean", "mean_pi", "blocked_fraction")
+    assert [summary[name] for name in names] == [means[name] for name in names]
     assert all("time" in line for line in lines)
 
 

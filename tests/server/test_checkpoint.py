@@ -21,6 +21,7 @@ from gem_server.state.central_variable import CentralVariable
 from gem_server.state.ledger import Content, Ledger, Verdict, record
 from gem_server.state.run import Budget, RunState
 from gem_server.state.workers import Workers
+from gem_server.telemetry.run_totals import RunTotals
 from gem_server.version import Version
 from safetensors import safe_open
 
@@ -219,7 +220,9 @@ def test_run_workers_and_ledger_come_back_from_json() -> None:
         the_run.applied(worker)
         verdict = Verdict(sequence, Version(9, sequence + 1), 3, statistics, RunState.TRAINING, 0.05)
         record(entry, Content(1, 32, 77), verdict)
-    saved = json.loads(json.dumps(run_record.state_record(the_run, workers, ledger, seed=5)))
+    totals = RunTotals(2, 6, 1.0, 0.5, 0.25)
+    saved = json.loads(json.dumps(run_record.state_record(the_run, workers, ledger, 5, totals)))
+    assert run_record.saved_totals(saved) == totals
     run2, workers2, ledger2 = run(Budget(steps=2)), Workers(10), Ledger(10)
     run_record.restore(saved, run2, workers2, ledger2)
     assert (run2.commits, run2.started) == (2, False)  # its workers have to come back first
@@ -234,7 +237,7 @@ def test_run_workers_and_ledger_come_back_from_json() -> None:
 def test_finished_run_stays_finished_unless_its_budget_was_raised(budget: Budget, state: str) -> None:
     the_run = run(Budget(commits=2))
     the_run.finish("2 commits")
-    saved = json.loads(json.dumps(run_record.state_record(the_run, Workers(10), Ledger(10), seed=0)))
+    saved = json.loads(json.dumps(run_record.state_record(the_run, Workers(10), Ledger(10), 0, RunTotals())))
     resumed = run(budget)
     run_record.restore(saved, resumed, Workers(10), Ledger(10))
     assert resumed.state.value == state

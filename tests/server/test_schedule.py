@@ -9,6 +9,7 @@ from gem_server.state.ledger import Ledger
 from gem_server.state.run import Budget, Run
 from gem_server.state.schedule import EtaSchedule
 from gem_server.state.sessions import Session
+from gem_server.telemetry.run_totals import RunTotals
 
 from .builders import Registry, session_id
 
@@ -110,7 +111,9 @@ def test_cosine_goes_on_after_a_restart_whether_workers_are_back_already_or_not(
     commit(before, first, 3)
     commit(before, second, 7)
     before.sessions.leave(gone)
-    saved = json.loads(json.dumps(run_record.state_record(before.run, before.sessions.workers, Ledger(10), seed=0)))
+    saved = json.loads(
+        json.dumps(run_record.state_record(before.run, before.sessions.workers, Ledger(10), 0, RunTotals()))
+    )
 
     after = cosine(epochs=10)
     run_record.restore(saved, after.run, after.sessions.workers, Ledger(10))

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
 import pytest
+from gem_server.durability import shard_files
 from gem_worker.client import Observer
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -73,7 +75,8 @@ def figures_of(status: Any) -> list[float]:
             *(one[f"recent_{name}"] for name in FIELDS),
         )
     ]
-    return [*(status[name] for name in FIELDS), *workers]
+    means = [status["means"][name] for name in ("commits", "staleness_mean", *FIELDS)]
+    return [*(status[name] for name in FIELDS), *means, *workers]
 
 
 def commit(worker: Worker, scale: float) -> Any:
@@ -95,7 +98,7 @@ def test_statistics_are_those_of_one_server() -> None:
     with serving(1, rule="gem") as alone:
         verdicts = drive(alone.address)
         expected = figures_of(status_of(alone.servers[0]))
-    assert len(expected) == 23
+    assert len(expected) == 28
     assert expected[0] not in (0, 1)
     with serving(SHARDS, rule="gem") as group:
         assert np.array(drive(group.address)) == pytest.approx(np.array(verdicts), rel=1e-5)
@@ -104,6 +107,38 @@ def test_statistics_are_those_of_one_server() -> None:
             return figures_of(status_of(group.servers[0])) == pytest.approx(expected, rel=1e-5)
 
         eventually(combines, lambda: (figures_of(status_of(group.servers[0])), expected))
+
+
+def test_means_of_the_run_are_those_of_one_server_also_after_a_restart(tmp_path: Path) -> None:
+    """And after the shards were merged, and the whole model was divided again."""
+
+    def means(address: str) -> Any:
+        with Observer(address) as observer:
+            return observer.get_status().get("means")
+
+    settings: dict[str, Any] = {"rule": "gem", "durability": "interval"}
+    with serving(1, tmp_path / "alone", **settings) as alone:
+        drive(alone.address)
+    with serving(1, tmp_path / "alone", resume=True, **settings) as alone:
+        before = means(alone.address)
+        drive(alone.address)
+        expected = means(alone.address)
+    assert (before["commits"], expected["commits"]) == (8, 16)
+    with serving(SHARDS, tmp_path / "group", **settings) as group:
+        drive(group.address)
+    folders = [tmp_path / "group" / str(index) for index in range(SHARDS)]
+    shard_files.merge(folders, tmp_path / "merged" / "0")
+    with serving(1, tmp_path / "merged", resume=True, **settings) as merged:
+        assert means(merged.address) == pytest.approx(before, rel=1e-5)
+    shard_files.split(tmp_path / "merged" / "0", 2, tmp_path / "divided")
+    for folder, count in ((tmp_path / "group", SHARDS), (tmp_path / "divided", 2)):
+        with serving(count, folder, resume=True, **settings) as group:
+            drive(group.address)
+
+            def combines(address: str = group.address) -> bool:
+                return bool(means(address) == pytest.approx(expected, rel=1e-5))
+
+            eventually(combines, lambda address=group.address: (means(address), expected))
 
 
 def test_the_history_has_norms_of_the_whole_model() -> None:

@@ -142,7 +142,7 @@ def test_server_knows_the_wire_only_in_its_service_and_its_pages() -> None:
         ("shared_memory", ()),
         ("state", ("telemetry", "shared_memory")),
         ("flow", ("state", "shared_memory", "telemetry")),
-        ("durability", ("state", "flow")),
+        ("durability", ("state", "flow", "telemetry")),
         ("security", ("settings",)),
         ("shards", ("state", "flow", "durability", "telemetry")),
         ("recorder", ("state", "flow", "settings")),

@@ -145,6 +145,15 @@ def test_every_panel_has_data(page: Browser) -> None:
     assert page.problems() == []
 
 
+def test_the_speed_tile_shows_the_newest_value_of_its_chart(page: Browser) -> None:
+    both = "['#tile-rate', '#rate .legend b'].map((one) => document.querySelector(one).textContent)"
+    for _ in range(3):
+        before = page.see(COMMITS)
+        page.until(f"{COMMITS} > {before}")
+        tile, chart = page.see(both)
+        assert tile == chart
+
+
 def test_every_quantity_is_explained_where_it_stands(page: Browser) -> None:
     unexplained = "one => !one.querySelector('.about')?.textContent.trim().endsWith('.')"
     assert page.see(f"[...document.querySelectorAll('.tile, .facts > div')].filter({unexplained}).length") == 0
@@ -216,12 +225,12 @@ def test_curves_can_be_had_as_tables_and_on_a_log_scale(page: Browser) -> None:
 
 
 def test_table_is_sorted_with_the_keyboard(page: Browser) -> None:
-    page.see("document.querySelectorAll('#workers-table th button')[3].focus()")
+    page.see("document.querySelectorAll('#workers-table th button')[4].focus()")
     page.press("Enter")
-    assert page.see("document.querySelectorAll('#workers-table th')[3].ariaSort") == "ascending"
+    assert page.see("document.querySelectorAll('#workers-table th')[4].ariaSort") == "ascending"
     page.press("Enter")
-    assert page.see("document.querySelectorAll('#workers-table th')[3].ariaSort") == "descending"
-    cells = "[...document.querySelectorAll('#workers-table td:nth-child(4)')]"
+    assert page.see("document.querySelectorAll('#workers-table th')[4].ariaSort") == "descending"
+    cells = "[...document.querySelectorAll('#workers-table td:nth-child(5)')]"
     values = page.see(f"{cells}.map((one) => Number(one.innerText.replace(/\\s/g, '')))")
     assert values == sorted(values, reverse=True)
 
@@ -300,6 +309,72 @@ def test_page_says_when_the_server_ends(page: Browser, training: TrainingRun, pi
     assert page.see(COMMITS) > 0, "what was seen last still stands"
     assert page.serious() == []
     page.keep(pictures / "ended.png", whole=False)
+
+
+@pytest.fixture
+def still(browser: Browser, tmp_path: Path) -> Iterator[Browser]:
+    """The page of a server without workers, whose scripts a test can call."""
+    ready = tmp_path / "ready.json"
+    arguments = ["serve", "--bind", "127.0.0.1:0", "--dashboard", "0", "--ready-file", str(ready)]
+    process = subprocess.Popen(command(*arguments), env=CLEAN, stderr=subprocess.DEVNULL)
+    try:
+        eventually(lambda: ready.exists() or process.poll() is not None)
+        browser.open(json.loads(ready.read_text(encoding="utf-8"))["dashboard"], scheme="light")
+        browser.until("document.querySelector('#run-state').innerText === 'waiting'")
+        yield browser
+    finally:
+        process.kill()
+        process.wait(60)
+
+
+def test_rates_are_over_ten_seconds_or_a_longer_interval_and_end_with_the_servers_own(still: Browser) -> None:
+    script = """import('/js/run.js').then(({ Run }) => {
+      const run = new Run();
+      const intervals = (length, commits) => commits.map(
+        (one, at) => ({ begins: length * at, ends: length * (at + 1), commits: one }));
+      const found = [];
+      run.status = { run_seconds: 13.5, commits_per_second: 99 };
+      run.intervals = intervals(1, [5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 15, 15, 15]);
+      found.push(run.rates);
+      run.status.run_seconds = 13; // the run is finished, as its last interval is
+      found.push(run.rates);
+      run.status.run_seconds = 80;
+      run.intervals = intervals(30, [300, 600]);
+      found.push(run.rates);
+      run.intervals = [];
+      found.push(run.rates);
+      return found;
+    })"""
+    training, finished, long, empty = still.see(script)
+    assert training == [[*range(1, 14), 13.5], [5] * 10 + [6, 7, 8, 99]]
+    assert finished == [[*range(1, 14)], [5] * 10 + [6, 7, 99]]
+    assert long == [[30, 60, 80], [10, 20, 99]]
+    assert empty == [[], []]
+
+
+def test_the_line_of_the_mean_does_not_cross_the_numbers_of_the_bars(still: Browser) -> None:
+    """Where it passes a number there are strokes of digits, which are shorter than a dash of five pixels."""
+    script = """Promise.all([import('/js/share.js'), import('/js/dom.js')]).then(async ([{ Share }, { make }]) => {
+      const panel = make('section', { class: 'panel' }, make('h2', {}, 'commits'));
+      panel.style.width = '600px';
+      document.body.append(panel);
+      const share = new Share(panel);
+      share.set([188, 188, 188, 188, 200, 200].map((commits, at) => ({ name: `worker-${at}`, commits })));
+      for (let frame = 0; frame < 3; frame += 1) await new Promise((done) => requestAnimationFrame(done));
+      const { canvas } = share;
+      const longest = (from, to) => {
+        const [y, dark] = [Math.round(share.floor - ((share.floor - 18) * share.mean) / share.most), []];
+        const seen = canvas.getContext('2d').getImageData(from, y, to - from, 1).data;
+        for (let x = 0; x < to - from; x += 1) dark.push(seen[4 * x + 3] > 200 && seen[4 * x] < 60);
+        return Math.max(...dark.map(Number).join('').split('0').map((one) => one.length));
+      };
+      const column = canvas.width / 6;
+      return [Math.round(column / 2 - 14), Math.round(column / 2 + 14), 0, canvas.width].reduce((all, _, at, places) =>
+        at % 2 ? [...all, longest(places[at - 1], places[at])] : all, []);
+    })"""
+    beside_number, everywhere = still.see(script)
+    assert everywhere >= 5, "the line is there"
+    assert beside_number < 5
 
 
 def test_page_goes_on_when_a_server_is_back_and_says_what_is_missing(browser: Browser, tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def _finish(
         reporter.event("training_failed", text)
     elif folder.has_adapter() and (trouble := results.write_adapter(folder)):
         reporter.event("no_adapter", trouble)
-    summary = results.summarize(outcome, started=started, settings=used)
+    summary = results.summarize(outcome, folder.read_metrics(), started=started, settings=used)
     folder.write_summary(summary)
     if has_model and evaluation_arguments is not None and outcome.interrupted_by is None:
         found = results.evaluate(folder, evaluation_arguments)
@@ -281,7 +281,7 @@ def _finish(
     if told := results.report_best(folder, evaluator.get("stop_at_accuracy"), reporter):
         summary |= told
         folder.write_summary(summary)
-    results.write_plot(folder, results.title(folder, summary), reporter)
+    results.write_plot(folder, summary, reporter)
     has_report = results.write_report(folder)
     text = f"run folder {folder.path}" + (f", with {folder.report.name}" if has_report else "")
     reporter.event("finished", text, run_dir=str(folder.path), summary=summary)

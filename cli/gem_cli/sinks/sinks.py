@@ -54,15 +54,18 @@ class Sinks:
                 tell("sink_failed", f"--sinks {name} cannot begin: {error}")
 
     def status(self, status: Status) -> None:
-        """Write changed figures."""
+        """Write the figures of a version that is newer than what was written."""
         now, seconds = clock(status), float(status.get("run_seconds", 0))
         if now > max(1, self._clock):
             self._clock = now
             self._each("write", now, seconds, scalars(status))
+
+    def evaluation(self, status: Status) -> None:
+        """Write the newest evaluation, if it was not written."""
         seen = evaluation(status)
         if seen is not None and seen[0] > self._evaluated:
             self._evaluated, figures = seen
-            self._each("write", self._evaluated, seconds, figures)
+            self._each("write", self._evaluated, float(status.get("run_seconds", 0)), figures)
 
     def close(self, summary: Mapping[str, Any]) -> None:
         """Close the sinks."""

@@ -2,12 +2,13 @@
 
 EXPLAINED = (
     ("version", "counts the changes that were made to the parameters."),
-    ("budget", "what ends the run, and how long the rest takes at the rate of now."),
-    ("loss", "newest losses of the workers that train, each on its batch."),
+    ("budget", "what ends the run, and an estimate of how long the rest takes."),
+    ("loss", "of the newest commit of each worker that trains, on its batch."),
     ("evaluated", "accuracy and loss on held-out data, as reported last."),
     ("commits/s", "gradients that were applied in a second, over the last ten seconds."),
-    ("staleness", "commits of others between a worker's pull and its commit (stale)."),
-    ("pi", "the factor by which the rule scales a commit's elements: mean."),
+    ("staleness", "others' commits between pull and commit; of the newest commits."),
+    ("stale", "the same, as a worker's mean since the server started."),
+    ("pi", "the factor by which the rule scales the newest commits' elements."),
     ("blocked", "share of elements with the least pi: others had moved them there."),
     ("clamped", "share of elements with the largest pi that is allowed."),
     ("fairness", "Jain's index while all were there: 1 is all alike, 1/n is one only."),

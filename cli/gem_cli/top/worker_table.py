@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from gem_cli.status_view import LIVE, TROUBLE, Status, condition, exchange, host, percent, printable, state
+from gem_cli.status_view import LIVE, TROUBLE, Status, condition, exchange, host, percent, printable, recent, state
 from gem_cli.top.figures import ago, compact, count, two_decimals
 from gem_cli.top.text import fit
 
@@ -33,10 +33,6 @@ def _mebibytes(field: str) -> Callable[[Status], str]:
     return lambda worker: two_decimals(worker.get(field, 0) / _MIB)
 
 
-def _recent(worker: Status, field: str) -> Any:
-    return worker.get(f"recent_{field}", worker.get("statistics", {}).get(field))
-
-
 def _condition(worker: Status) -> str:
     found = condition(worker)
     if found in TROUBLE:
@@ -56,9 +52,9 @@ COLUMNS = (
     Column("commits/s", 9, lambda worker: compact(worker.get("commits_per_second"))),
     Column("loss", 7, lambda worker: compact(worker.get("loss"))),
     Column("stale", 5, lambda worker: two_decimals(worker.get("staleness_mean") if worker.get("commits") else None)),
-    Column("pi", 5, lambda worker: two_decimals(_recent(worker, "mean_pi"))),
-    Column("blocked", 7, lambda worker: percent(_recent(worker, "blocked_fraction"))),
-    Column("clamped", 7, lambda worker: percent(_recent(worker, "clamped_fraction")), rank=3),
+    Column("pi", 5, lambda worker: two_decimals(recent(worker, "mean_pi"))),
+    Column("blocked", 7, lambda worker: percent(recent(worker, "blocked_fraction"))),
+    Column("clamped", 7, lambda worker: percent(recent(worker, "clamped_fraction")), rank=3),
     Column("p50 ms", 7, _milliseconds("wait_p50_seconds"), rank=6),
     Column("p99 ms", 7, _milliseconds("wait_p99_seconds"), rank=4),
     Column("samples", 7, lambda worker: compact(worker.get("samples", 0)), rank=7),
@@ -115,7 +111,7 @@ ORDERS: dict[str, Callable[[Status], Any]] = {
     "slowest": lambda worker: (state(worker, "state") not in LIVE, worker.get("commits_per_second", 0.0)),
     "loss": lambda worker: -_number(worker, worker.get("loss")),
     "staleness": lambda worker: -_number(worker, worker.get("staleness_mean")),
-    "blocked": lambda worker: -_number(worker, _recent(worker, "blocked_fraction")),
+    "blocked": lambda worker: -_number(worker, recent(worker, "blocked_fraction")),
 }
 
 

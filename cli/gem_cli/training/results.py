@@ -9,6 +9,7 @@ from typing import Any
 from gem_cli import status_view
 from gem_cli.training import plot, report, system_info
 from gem_cli.training.children import gemps
+from gem_cli.training.metrics_file import commits_of, elapsed
 from gem_cli.training.reporters import Reporter
 from gem_cli.training.run_folder import RunFolder
 from gem_cli.training.training_run import Outcome
@@ -66,13 +67,13 @@ def title(folder: RunFolder, summary: Mapping[str, Any]) -> str:
     return " · ".join(parts)
 
 
-def write_plot(folder: RunFolder, title: str, reporter: Reporter) -> None:
+def write_plot(folder: RunFolder, summary: Mapping[str, Any], reporter: Reporter) -> None:
     """Write plot.png, if possible."""
     metrics = [line for line in folder.read_metrics() if line.get("commits")]
     if not metrics:
         return
     try:
-        plot.draw(metrics, title, folder.plot)
+        plot.draw(metrics, title(folder, summary), folder.plot, test_loss=summary["test_loss"])
     except ModuleNotFoundError as error:
         if error.name not in PACKAGES["plot"]:
             raise
@@ -87,13 +88,22 @@ def write_report(folder: RunFolder) -> bool:
     return True
 
 
-def summarize(outcome: Outcome, *, started: datetime, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Content of summary.json."""
-    status, first = outcome.last_status or {}, outcome.first_status or {}
-    figures = status_view.figures(status)
-    # Resumed: commits count from the start, seconds do not.
-    seconds = float(status.get("run_seconds", 0))
-    commits_here = int(status.get("commits", 0)) - int(first.get("commits", 0))
+def summarize(
+    outcome: Outcome, metrics: Sequence[Mapping[str, Any]], *, started: datetime, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Content of summary.json (docs/command-line.md says what each figure is of).
+
+    Args:
+        outcome: how the training ended.
+        metrics: lines of metrics.jsonl. They have the seconds of training of earlier server processes, too, which the
+            last status lacks; it may lack a line, in turn.
+        started: when this training was started.
+        settings: of the server, the workers and others, by part.
+    """
+    status = outcome.last_status or {}
+    means = status_view.run_means(status)
+    course = [*metrics, status] if status else []
+    seconds = elapsed(course)[-1] if course else 0.0
     return {
         "started": started.isoformat(timespec="seconds"),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -106,14 +116,14 @@ def summarize(outcome: Outcome, *, started: datetime, settings: Mapping[str, Any
         "test_loss": None,
         "test_samples": None,
         "bits_per_character": None,
-        "training_loss": figures["loss"],
+        "training_loss": status_view.figures(status)["loss"],
         "version": status_view.clock(status),
         "commits": int(status.get("commits", 0)),
         "training_seconds": seconds,
-        "commits_per_second": commits_here / seconds if seconds else None,
-        "staleness_mean": figures["staleness"],
-        "mean_pi": figures["mean_pi"],
-        "blocked_fraction": figures["blocked"],
+        "commits_per_second": commits_of(course) / seconds if seconds else None,
+        "staleness_mean": means["staleness"],
+        "mean_pi": means["mean_pi"],
+        "blocked_fraction": means["blocked"],
         "jain_index": status.get("jain_index"),
         **{f"payload_{name}": _total(status, name) for name in ("bytes_received", "bytes_sent")},
         "parameters": status.get("parameter_count"),

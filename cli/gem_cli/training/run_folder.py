@@ -3,12 +3,13 @@
 import json
 import shutil
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.strict_json import to_json
+from gem_cli.training.metrics_file import last_line, read_lines
 
 _SHARDS = "shards"
 
@@ -89,12 +90,6 @@ class RunFolder:
         """Child's log path."""
         return self.logs / f"{name}.log"
 
-    def add_metrics(self, status: Mapping[str, Any]) -> None:
-        """Append a report."""
-        line = to_json({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **status})
-        with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-
     def write_history(self, history: Mapping[str, Any]) -> None:
         """Replace history.json."""
         _replace(self.history, to_json(history) + "\n")
@@ -129,21 +124,11 @@ class RunFolder:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Lines of metrics.jsonl."""
-        if not self.metrics.exists():
-            return []
-        return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
+        return read_lines(self.metrics)
 
     def last_status(self) -> dict[str, Any] | None:
         """Last complete report."""
-        if not self.metrics.exists():
-            return None
-        for line in reversed(self.metrics.read_text(encoding="utf-8").splitlines()):
-            try:
-                status: dict[str, Any] = json.loads(line)
-            except ValueError:
-                continue
-            return status
-        return None
+        return last_line(self.metrics)
 
 
 def _replace(path: Path, text: str) -> None:

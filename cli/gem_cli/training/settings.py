@@ -42,7 +42,7 @@ class TrainSettings(BaseSettings):
         0.25,
         ge=0.1,
         le=4,  # servers wait 5 s for it
-        description="Seconds between two reports of the server: lines of metrics.jsonl, and progress shown.",
+        description="Seconds between two reports of the server: progress shown, and lines of metrics.jsonl at first.",
     )
     worker_exit_timeout: float = Field(
         3600.0,

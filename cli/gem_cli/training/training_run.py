@@ -22,6 +22,7 @@ from gem_cli.sinks.sinks import Sinks
 from gem_cli.status_view import Status
 from gem_cli.training.children import Child, terminate, wait
 from gem_cli.training.follower import Follower, History
+from gem_cli.training.metrics_file import MetricsFile
 from gem_cli.training.reporters import Reporter
 from gem_cli.training.run_folder import RunFolder
 from gem_cli.training.worker_processes import PAUSES, WorkerProcesses, was_killed
@@ -60,7 +61,6 @@ class Outcome:
     interrupted_by: signal.Signals | None = None
     address: str | None = None  # None: never served
     exit_codes: dict[str, int | None] = field(default_factory=dict)
-    first_status: Status | None = None
     last_status: Status | None = None
     restarts: dict[str, int] = field(default_factory=dict)  # of workers that were started again
     late: list[str] = field(default_factory=list)  # never joined
@@ -111,6 +111,7 @@ class TrainingRun:
         self._plan = plan
         self._sinks = sinks
         self._folder = folder
+        self._metrics = MetricsFile(folder.metrics, plan.report_interval)
         self._reporter = reporter
         self._warnings = WorkerWarnings(reporter)
         self._servers: list[Child] = []
@@ -136,6 +137,8 @@ class TrainingRun:
                 terminate(children, (KILL, 10.0))
                 self._warnings.close()
                 self._outcome.restarts = self._workers.restarts
+                if (newest := self._metrics.write_newest()) is not None:
+                    self._sinks.status(newest)
             self._outcome.exit_codes = {child.name: child.exit_code for child in children}
             self._outcome.interrupted_by = interrupts.first
         return self._outcome
@@ -335,10 +338,10 @@ class TrainingRun:
         if history is not None:
             self._folder.write_history(history)
         if status is not None and not self._is_old(status):
-            self._outcome.first_status = self._outcome.first_status or status
             self._outcome.last_status = status
-            self._folder.add_metrics(status)
-            self._sinks.status(status)
+            if self._metrics.offer(status, time.monotonic()):
+                self._sinks.status(status)
+            self._sinks.evaluation(status)
             self._reporter.status(status)
             self._warnings.status(status)
 

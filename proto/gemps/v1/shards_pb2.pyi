@@ -71,16 +71,20 @@ class SessionRefused(_message.Message):
     def __init__(self, session_id: _Optional[bytes] = ..., reason: _Optional[_Union[_errors_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class ShardState(_message.Message):
-    __slots__ = ("clock", "anonymous_bytes", "commits", "sums")
+    __slots__ = ("clock", "anonymous_bytes", "commits", "sums", "run_commits", "run_sums")
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     ANONYMOUS_BYTES_FIELD_NUMBER: _ClassVar[int]
     COMMITS_FIELD_NUMBER: _ClassVar[int]
     SUMS_FIELD_NUMBER: _ClassVar[int]
+    RUN_COMMITS_FIELD_NUMBER: _ClassVar[int]
+    RUN_SUMS_FIELD_NUMBER: _ClassVar[int]
     clock: int
     anonymous_bytes: int
     commits: int
     sums: _commit_pb2.CommitStatistics
-    def __init__(self, clock: _Optional[int] = ..., anonymous_bytes: _Optional[int] = ..., commits: _Optional[int] = ..., sums: _Optional[_Union[_commit_pb2.CommitStatistics, _Mapping]] = ...) -> None: ...
+    run_commits: int
+    run_sums: _commit_pb2.CommitStatistics
+    def __init__(self, clock: _Optional[int] = ..., anonymous_bytes: _Optional[int] = ..., commits: _Optional[int] = ..., sums: _Optional[_Union[_commit_pb2.CommitStatistics, _Mapping]] = ..., run_commits: _Optional[int] = ..., run_sums: _Optional[_Union[_commit_pb2.CommitStatistics, _Mapping]] = ...) -> None: ...
 
 class WorkerFigures(_message.Message):
     __slots__ = ("worker_name", "newest", "recent")

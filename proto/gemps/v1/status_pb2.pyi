@@ -245,8 +245,22 @@ class RunWarning(_message.Message):
     workers: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, kind: _Optional[str] = ..., text: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class RunMeans(_message.Message):
+    __slots__ = ("commits", "staleness_mean", "mean_pi", "blocked_fraction", "clamped_fraction")
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_MEAN_FIELD_NUMBER: _ClassVar[int]
+    MEAN_PI_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    CLAMPED_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    commits: int
+    staleness_mean: float
+    mean_pi: float
+    blocked_fraction: float
+    clamped_fraction: float
+    def __init__(self, commits: _Optional[int] = ..., staleness_mean: _Optional[float] = ..., mean_pi: _Optional[float] = ..., blocked_fraction: _Optional[float] = ..., clamped_fraction: _Optional[float] = ...) -> None: ...
+
 class RunStatus(_message.Message):
-    __slots__ = ("server_version", "version", "run_state", "settings", "run_seconds", "uptime_seconds", "parameter_count", "tensor_count", "layout_digest", "commits", "commits_per_second", "next_eta", "loss", "staleness_mean", "mean_pi", "blocked_fraction", "jain_index", "workers", "queue", "memory", "checkpoint", "last_evaluation", "best_evaluation", "commits_of_process", "keeps_telemetry", "staleness", "wait", "clamped_fraction", "wait_p50_seconds", "wait_p99_seconds", "shards", "missing_workers", "warnings")
+    __slots__ = ("server_version", "version", "run_state", "settings", "run_seconds", "uptime_seconds", "parameter_count", "tensor_count", "layout_digest", "commits", "commits_per_second", "next_eta", "loss", "staleness_mean", "mean_pi", "blocked_fraction", "jain_index", "workers", "queue", "memory", "checkpoint", "last_evaluation", "best_evaluation", "commits_of_process", "keeps_telemetry", "staleness", "wait", "clamped_fraction", "wait_p50_seconds", "wait_p99_seconds", "shards", "means", "seconds_left", "missing_workers", "warnings")
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_STATE_FIELD_NUMBER: _ClassVar[int]
@@ -278,6 +292,8 @@ class RunStatus(_message.Message):
     WAIT_P50_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WAIT_P99_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
+    MEANS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
     MISSING_WORKERS_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     server_version: str
@@ -311,9 +327,11 @@ class RunStatus(_message.Message):
     wait_p50_seconds: float
     wait_p99_seconds: float
     shards: ShardsStatus
+    means: RunMeans
+    seconds_left: float
     missing_workers: int
     warnings: _containers.RepeatedCompositeFieldContainer[RunWarning]
-    def __init__(self, server_version: _Optional[str] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_seconds: _Optional[float] = ..., uptime_seconds: _Optional[float] = ..., parameter_count: _Optional[int] = ..., tensor_count: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., commits: _Optional[int] = ..., commits_per_second: _Optional[float] = ..., next_eta: _Optional[float] = ..., loss: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., mean_pi: _Optional[float] = ..., blocked_fraction: _Optional[float] = ..., jain_index: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., queue: _Optional[_Union[QueueStatus, _Mapping]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointStatus, _Mapping]] = ..., last_evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., best_evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., commits_of_process: _Optional[int] = ..., keeps_telemetry: bool = ..., staleness: _Optional[_Union[Histogram, _Mapping]] = ..., wait: _Optional[_Union[Histogram, _Mapping]] = ..., clamped_fraction: _Optional[float] = ..., wait_p50_seconds: _Optional[float] = ..., wait_p99_seconds: _Optional[float] = ..., shards: _Optional[_Union[ShardsStatus, _Mapping]] = ..., missing_workers: _Optional[int] = ..., warnings: _Optional[_Iterable[_Union[RunWarning, _Mapping]]] = ...) -> None: ...
+    def __init__(self, server_version: _Optional[str] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_seconds: _Optional[float] = ..., uptime_seconds: _Optional[float] = ..., parameter_count: _Optional[int] = ..., tensor_count: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., commits: _Optional[int] = ..., commits_per_second: _Optional[float] = ..., next_eta: _Optional[float] = ..., loss: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., mean_pi: _Optional[float] = ..., blocked_fraction: _Optional[float] = ..., jain_index: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., queue: _Optional[_Union[QueueStatus, _Mapping]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointStatus, _Mapping]] = ..., last_evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., best_evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., commits_of_process: _Optional[int] = ..., keeps_telemetry: bool = ..., staleness: _Optional[_Union[Histogram, _Mapping]] = ..., wait: _Optional[_Union[Histogram, _Mapping]] = ..., clamped_fraction: _Optional[float] = ..., wait_p50_seconds: _Optional[float] = ..., wait_p99_seconds: _Optional[float] = ..., shards: _Optional[_Union[ShardsStatus, _Mapping]] = ..., means: _Optional[_Union[RunMeans, _Mapping]] = ..., seconds_left: _Optional[float] = ..., missing_workers: _Optional[int] = ..., warnings: _Optional[_Iterable[_Union[RunWarning, _Mapping]]] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()

@@ -8,6 +8,7 @@ from gem_core import Statistics
 from gem_server.state.ledger import Content, Entry, Ledger, Verdict
 from gem_server.state.run import Run, RunState
 from gem_server.state.workers import Worker, Workers, WorkerState
+from gem_server.telemetry.run_totals import RunTotals
 from gem_server.version import Version
 
 
@@ -23,14 +24,15 @@ class Committed:
     samples: int
 
 
-def state_record(run: Run, workers: Workers, ledger: Ledger, seed: int) -> dict[str, Any]:
-    """The state for a restart."""
+def state_record(run: Run, workers: Workers, ledger: Ledger, seed: int, totals: RunTotals) -> dict[str, Any]:
+    """The state for a restart; `totals`: sums over the commits of the run."""
     return {
         "run": run.identity,
         "seed": seed,
         "commits": run.commits,
         "budget": asdict(run.budget),
         "finished_because": run.finally_finished_because,
+        "totals": totals.as_record(),
         "workers": [describe_worker(worker) for worker in workers.by_rank()],
         "ledger": [_line(session_id, entry) for session_id, entry in ledger.entries.items()],
     }
@@ -68,6 +70,7 @@ def advance(state: dict[str, Any], records: Iterable[dict[str, Any]]) -> None:
     """Apply log records to the output of `describe`."""
     workers = {worker["name"]: worker for worker in state["workers"]}
     lines = {line["session"]: line for line in state["ledger"]}
+    sums = saved_totals(state)
     for record in records:
         state["commits"] = record["commits"]
         state["finished_because"] = record["finished_because"]
@@ -75,7 +78,18 @@ def advance(state: dict[str, Any], records: Iterable[dict[str, Any]]) -> None:
         for entry in record["entries"]:
             workers[entry["worker"]["name"]] = entry["worker"]
             lines[entry["line"]["session"]] = entry["line"]
+            verdict = _read_verdict(entry["line"]["verdict"])
+            sums = sums.with_commit(verdict.statistics, verdict.staleness)
+    state["totals"] = sums.as_record()
     state["workers"], state["ledger"] = list(workers.values()), list(lines.values())
+
+
+def saved_totals(state: dict[str, Any]) -> RunTotals:
+    """Return the sums over the commits of a run. Raises TypeError or ValueError.
+
+    Checkpoints of earlier versions have none, so theirs are 0.
+    """
+    return RunTotals.restored(state.get("totals", {}))
 
 
 def restore(state: dict[str, Any], run: Run, workers: Workers, ledger: Ledger) -> None:

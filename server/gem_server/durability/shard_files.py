@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from gem_core.aligned import aligned_copy
 from gem_core.layout import Layout
 from gem_core.shards import Shard
-from gem_server.durability import checkpoint, recovery
+from gem_server.durability import checkpoint, recovery, run_record
 from gem_server.durability.checkpoint import Checkpoint
 from gem_server.errors import StartupError
 from gem_server.state.moments import Vectors
+from gem_server.telemetry.run_totals import RunTotals, of_whole_model
 
 
 def merge(data_dirs: Sequence[Path], output: Path) -> Path:
@@ -41,7 +42,7 @@ def merge(data_dirs: Sequence[Path], output: Path) -> Path:
         clock,
         np.concatenate([part.parameters for part in parts]),
         parts[-1].buffers,
-        {**parts[0].state, "log": None},
+        {**parts[0].state, "log": None, "totals": _joined_totals(parts).as_record()},
         tuple(map(_joined, zip(*(part.rule_vectors for part in parts), strict=True))),
         _joined_moments(parts),
     )
@@ -83,6 +84,11 @@ def _part(whole: Checkpoint, shard: Shard, layout: Layout) -> Checkpoint:
 
 def _joined(vectors: Sequence[NDArray[np.float32]]) -> NDArray[Any]:
     return np.concatenate(vectors)
+
+
+def _joined_totals(parts: Sequence[Checkpoint]) -> RunTotals:
+    totals = [run_record.saved_totals(part.state) for part in parts]
+    return of_whole_model(totals, [part.layout.parameter_count for part in parts])
 
 
 def _joined_moments(parts: Sequence[Checkpoint]) -> dict[str, Vectors]:

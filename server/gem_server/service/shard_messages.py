@@ -39,6 +39,7 @@ from gem_server.shards.operations import (
     SnapshotOrdered,
     WorkerFigures,
 )
+from gem_server.telemetry.run_totals import RunTotals
 from gem_server.telemetry.worker_telemetry import Figures
 
 _REASONS = {reason.value[1]: reason for reason in Reason}
@@ -165,8 +166,12 @@ def _put_report(report: Report, message: shards_pb2.Report) -> None:
         case CheckpointWritten(number, error):
             message.checkpoint_written.number = number
             message.checkpoint_written.error = error
-        case ShardState(clock, anonymous_bytes, commits, sums):
+        case ShardState(clock, anonymous_bytes, commits, sums, totals):
             state = message.shard_state
+            state.run_commits = totals.commits
+            state.run_sums.mean_pi = totals.mean_pi
+            state.run_sums.blocked_fraction = totals.blocked
+            state.run_sums.clamped_fraction = totals.clamped
             state.clock, state.anonymous_bytes, state.commits = clock, anonymous_bytes, commits
             messages.put_statistics(Statistics._make((*sums[:5], 0.0, sums[5])), state.sums)
         case WorkerFigures(worker_name, figures):
@@ -198,7 +203,10 @@ def report_from(message: shards_pb2.Report) -> Report:
         case "shard_state":
             state = message.shard_state
             sums = messages.statistics_from(state.sums)
-            return ShardState(state.clock, state.anonymous_bytes, state.commits, (*sums[:5], sums.update_norm))
+            run = state.run_sums
+            totals = RunTotals(state.run_commits, 0, run.mean_pi, run.blocked_fraction, run.clamped_fraction)
+            process_sums = (*sums[:5], sums.update_norm)
+            return ShardState(state.clock, state.anonymous_bytes, state.commits, process_sums, totals)
         case "worker_figures":
             seen = message.worker_figures
             if len(seen.recent) not in (0, 3):

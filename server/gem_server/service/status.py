@@ -24,6 +24,7 @@ from gem_server.state.workers import Worker, WorkerState
 from gem_server.telemetry.condition import Condition, condition, median_rate
 from gem_server.telemetry.first_batches import TEXT as SAME_BATCHES
 from gem_server.telemetry.histogram import Histogram
+from gem_server.telemetry.run_totals import RunTotals
 from gem_server.telemetry.telemetry import Telemetry
 from gem_server.telemetry.worker_telemetry import Figures, WorkerTelemetry
 
@@ -75,6 +76,9 @@ class Observed:
     uptime: Callable[[], float]
     shards: ShardList
     figures: Callable[[WorkerTelemetry], Figures | None]
+    totals: Callable[[RunTotals], RunTotals]
+    finished_since: Callable[[], float | None]
+    time_left: Callable[[], float | None]
 
 
 class Status:
@@ -138,16 +142,20 @@ class Status:
     def report(self, *, with_histograms: bool = True) -> status_pb2.RunStatus:
         """Build the status; histograms can double its size."""
         seen, now = self._observed, self._clock()
+        finished_since = seen.finished_since()
+        trained_until = now if finished_since is None else finished_since
         seen.telemetry.settle()
         live = {session.worker.name: session for session in seen.sessions.live()}
         workers = seen.sessions.workers.by_rank()
-        # Live workers, or else all measured.
+        # Figures are of live workers. Those of a finished run do not change because its workers leave one by one.
+        is_over = seen.run.state is RunState.FINISHED
         measured = [worker for worker in workers if worker.telemetry.measured]
-        training = [worker for worker in measured if worker.name in live] or measured
+        stay = [one for one in measured if one.name in live or (is_over and one.state is not WorkerState.EXPIRED)]
+        training = stay or measured
         figures = {worker.name: seen.figures(worker.telemetry) for worker in workers}
         statistics = [one.newest for worker in training if (one := figures[worker.name]) is not None]
         losses = [worker.telemetry.loss for worker in training if worker.telemetry.loss is not None]
-        usual = median_rate(worker.telemetry.rate.rate(now) for worker in measured if _trains(worker, live))
+        usual = median_rate(worker.telemetry.rate.rate(trained_until) for worker in measured if _trains(worker, live))
         layout = seen.central.layout
         report = status_pb2.RunStatus(
             server_version=__version__,
@@ -158,7 +166,7 @@ class Status:
             uptime_seconds=seen.uptime(),
             commits=seen.run.commits,
             commits_of_process=seen.run.commits_of_process,
-            commits_per_second=self._rate(now),
+            commits_per_second=seen.telemetry.rate.rate(trained_until),
             next_eta=seen.run.next_eta,
             staleness_mean=_mean([float(worker.telemetry.staleness_last) for worker in training]),
             mean_pi=_mean([one.mean_pi for one in statistics]),
@@ -166,7 +174,7 @@ class Status:
             clamped_fraction=_mean([one.clamped_fraction for one in statistics]),
             jain_index=seen.sessions.fairness.index(session.worker for session in live.values()),
             workers=[
-                _worker(worker, live.get(worker.name), figures[worker.name], now, usual, with_histograms)
+                _worker(worker, live.get(worker.name), figures[worker.name], now, trained_until, usual, with_histograms)
                 for worker in workers
             ],
             queue=status_pb2.QueueStatus(
@@ -191,6 +199,9 @@ class Status:
             _put_histogram(seen.telemetry.wait, report.wait)
             report.wait_p50_seconds = seen.telemetry.wait.quantile(0.5)
             report.wait_p99_seconds = seen.telemetry.wait.quantile(0.99)
+            _put_means(seen.totals(seen.telemetry.totals), report)
+        if (seconds_left := seen.time_left()) is not None:
+            report.seconds_left = seconds_left
         if losses:
             report.loss = _mean(losses)
         if layout is not None:
@@ -211,12 +222,6 @@ class Status:
         if seen.run.state is not RunState.WAITING:
             return 0
         return max(0, seen.run.wanted_workers - seen.sessions.count_present())
-
-    def _rate(self, now: float) -> float:
-        seconds = self._observed.run_seconds()
-        if self._observed.run.state is RunState.FINISHED and seconds > 0:
-            return self._observed.run.commits_of_process / seconds
-        return self._observed.telemetry.rate.rate(now)
 
     def _checkpoint(self, now: float) -> status_pb2.CheckpointStatus:
         writer = self._observed.checkpointer
@@ -257,13 +262,14 @@ def _worker(
     session: Session | None,
     figures: Figures | None,
     now: float,
+    trained_until: float,
     usual: float | None,
     with_histograms: bool,
 ) -> status_pb2.WorkerStatus:
     seen = worker.telemetry
     is_busy = session is not None and session.open_calls > session.idle_calls
     silent_for = 0.0 if is_busy else max(0.0, now - worker.last_call)
-    rate = seen.rate.rate(now)
+    rate = seen.rate.rate(trained_until)
     found = condition(
         has_expired=worker.state is WorkerState.EXPIRED,
         trains=session is not None and worker.state is not WorkerState.FINISHED,
@@ -329,6 +335,14 @@ def _put_distributions(seen: WorkerTelemetry, status: status_pb2.WorkerStatus, w
     status.staleness_p99 = kept.staleness.quantile(0.99)
     status.wait_p50_seconds = kept.wait.quantile(0.5)
     status.wait_p99_seconds = kept.wait.quantile(0.99)
+
+
+def _put_means(totals: RunTotals, report: status_pb2.RunStatus) -> None:
+    if not totals.commits:
+        return
+    report.means.commits = totals.commits
+    report.means.staleness_mean = totals.staleness / totals.commits
+    report.means.mean_pi, report.means.blocked_fraction, report.means.clamped_fraction = totals.means
 
 
 def _put_histogram(histogram: Histogram, message: status_pb2.Histogram) -> None:

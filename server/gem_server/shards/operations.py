@@ -1,11 +1,12 @@
 """What the primary sends, and secondaries report (shards.proto)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from gem_core import Layout, WireType
 from gem_core.shards import Shard
 from gem_server.errors import RefusedError
+from gem_server.telemetry.run_totals import RunTotals
 from gem_server.telemetry.worker_telemetry import Figures
 
 # Operations, or reports, in one message.
@@ -155,12 +156,21 @@ class CheckpointNeeded:
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """Report, once a second: the clock, anonymous memory, commits and sums of their history.STATISTICS."""
+    """Report, once a second, and when the run is finished.
+
+    Attributes:
+        clock: of the newest commit that the shard has applied.
+        anonymous_bytes: memory of its process.
+        commits: commits that its process applied, if it keeps telemetry.
+        sums: sums over these of `history.STATISTICS`.
+        totals: sums over the commits of the whole run; their staleness is not reported.
+    """
 
     clock: int = 0
     anonymous_bytes: int = 0
     commits: int = 0
     sums: tuple[float, ...] = ()
+    totals: RunTotals = field(default_factory=RunTotals)
 
 
 @dataclass(frozen=True, slots=True)

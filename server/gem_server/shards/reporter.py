@@ -16,7 +16,7 @@ MAX_WORKERS = 64
 
 
 class Reporter:
-    """At most once in INTERVAL_SECONDS."""
+    """Reports at most once in INTERVAL_SECONDS, and when the run is finished."""
 
     def __init__(
         self, ordering: SecondaryOrder, central: CentralVariable, workers: Workers, telemetry: Telemetry
@@ -31,15 +31,18 @@ class Reporter:
         self._reported: dict[str, tuple[int, int]] = {}
 
     def report_if_due(self, now: float) -> None:
-        """Report the state, and workers that have committed, longest unreported first."""
-        if now - self._reported_at < INTERVAL_SECONDS:
-            return
+        """Report if INTERVAL_SECONDS have passed since the last report; `now` in seconds."""
+        if now - self._reported_at >= INTERVAL_SECONDS:
+            self.report_now(now)
+
+    def report_now(self, now: float) -> None:
+        """Report the state, and workers that have committed, longest unreported first; `now` in seconds."""
         self._reported_at = now
         self._telemetry.settle()
         total = self._telemetry.history.total
         sums = tuple(getattr(total, name) for name in STATISTICS)
         report = self._ordering.report
-        report(ShardState(self._central.clock, anonymous_bytes(), total.commits, sums))
+        report(ShardState(self._central.clock, anonymous_bytes(), total.commits, sums, self._telemetry.totals))
         self._reports += 1
         workers = self._workers.by_rank()
         reported = {worker.name: self._reported.get(worker.name, (0, 0)) for worker in workers}

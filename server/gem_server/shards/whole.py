@@ -7,6 +7,7 @@ from gem_core.shards import Shard, combined
 from gem_server.shards.operations import ShardState, WorkerFigures
 from gem_server.state.workers import Workers
 from gem_server.telemetry.history import STATISTICS, Interval
+from gem_server.telemetry.run_totals import RunTotals, of_whole_model
 from gem_server.telemetry.worker_telemetry import Figures, WorkerTelemetry
 
 
@@ -40,6 +41,11 @@ class WholeStatistics:
             Statistics(*combined([one.newest for one in pieces.values()], elements)),
             tuple(combined(recent, elements)) if all(recent) else (),
         )
+
+    def totals(self, own: RunTotals) -> RunTotals:
+        """Return the sums over the run's commits for the whole model; `own`: those of this shard's range."""
+        pieces = {0: own} | {index: report.totals for index, report in self._newest.items()}
+        return of_whole_model(list(pieces.values()), self._elements(pieces)) if own.commits else own
 
     def complete(self, interval: Interval) -> None:
         """Make the statistics of an interval's commits those of all shards; of norms, combine the means."""

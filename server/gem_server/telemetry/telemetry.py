@@ -7,6 +7,7 @@ from gem_server.telemetry.first_batches import FirstBatches
 from gem_server.telemetry.histogram import STALENESS_BOUNDS, WAIT_BOUNDS, Histogram
 from gem_server.telemetry.history import History, Interval
 from gem_server.telemetry.rate_meter import RateMeter
+from gem_server.telemetry.run_totals import RunTotals
 from gem_server.telemetry.tensor_pi import Sample, TensorPi
 from gem_server.telemetry.worker_telemetry import Distributions, WorkerTelemetry
 
@@ -19,7 +20,8 @@ _LOOK_SECONDS = 0.01
 class Telemetry:
     """Telemetry of one process. Times in seconds.
 
-    `run_seconds`: training time; `measure`: sets an interval's gauges; not `is_wanted`: only count.
+    `run_seconds`: training time; `measure`: sets an interval's gauges; not `is_wanted`: only count. `earlier`: sums
+    over the commits of the run that earlier server processes applied, as far as they are known.
     """
 
     def __init__(
@@ -39,10 +41,17 @@ class Telemetry:
         self.staleness = Histogram(STALENESS_BOUNDS)
         self.wait = Histogram(WAIT_BOUNDS)
         self.history = History()
+        self.earlier = RunTotals()
         self.tensor_pi = TensorPi(rule)
         self.first_batches = FirstBatches()
         self._look_again = 0.0
         self._noted: list[tuple[WorkerTelemetry, Statistics, int, float, float | None, int]] = []
+
+    @property
+    def totals(self) -> RunTotals:
+        """Sums over the commits of the whole run, of this server's range of the model."""
+        self.settle()
+        return self.earlier.plus(RunTotals.of(self.history.total))
 
     def sample(self, layout: Layout) -> Sample | None:
         """An observer for the next commit, if due."""

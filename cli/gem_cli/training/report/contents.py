@@ -45,14 +45,24 @@ class Contents:
         return list((self.history or {}).get("evaluations", ()))
 
     @property
+    def commits_of_process(self) -> int:
+        """Commits that the last server process applied."""
+        return int(self.status.get("commits_of_process", 0))
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether earlier server processes applied commits, too."""
+        return self.commits_of_process < int(self.status.get("commits", 0))
+
+    @property
     def samples(self) -> int:
-        """Training samples; 0: unknown."""
+        """Training samples of the last server process; 0: unknown."""
         return sum(int(worker.get("samples", 0)) for worker in self.status.get("workers", ()))
 
     @property
     def samples_per_commit(self) -> float:
         """Mean over all commits; 0: unknown."""
-        return self.samples / max(1, sum(int(worker.get("commits", 0)) for worker in self.status.get("workers", ())))
+        return self.samples / max(1, self.commits_of_process)
 
     @property
     def missing(self) -> str:

@@ -73,11 +73,10 @@ def _headline(contents: Contents) -> str:
 def _footnotes(contents: Contents) -> Iterable[str]:
     if not contents.summary:
         yield _footnote("There is no summary.json: the run was killed, or still runs. What follows was known last.")
-    commits, here = contents.status.get("commits", 0), contents.status.get("commits_of_process", 0)
-    if here < commits:
+    if contents.is_resumed:
         yield _footnote(
-            f"The run was resumed: of {commits:,} commits the curves show the last {here:,}, those of the last server "
-            "process."
+            f"The run was resumed: of {contents.status['commits']:,} commits the curves show the last "
+            f"{contents.commits_of_process:,}, those of the last server process."
         )
 
 
@@ -87,20 +86,21 @@ def _footnote(text: str) -> str:
 
 def _figures(contents: Contents) -> str:
     summary, status = contents.summary, contents.status
-    found = status_view.figures(status)
+    found = status_view.run_means(status)
     best, bits = status.get("best_evaluation"), summary.get("bits_per_character")
+    since = " since the restart" if contents.is_resumed else ""
     figures = [
         ("Test accuracy", percent(summary.get("accuracy"))),
         ("Test loss", number(summary.get("test_loss"))),
         *([("Bits a character", number(bits))] if bits is not None else []),
-        ("Training loss", number(found["loss"])),
+        ("Training loss", number(status_view.figures(status)["loss"])),
         ("Commits", f"{status.get('commits', 0):,}"),
-        ("Samples", f"{contents.samples:,}" if contents.samples else number(None)),
-        ("Commits a second", number(status.get("commits_per_second"))),
-        ("Training time", duration(status.get("run_seconds"))),
+        (f"Samples{since}", f"{contents.samples:,}" if contents.samples else number(None)),
+        ("Commits a second, mean", number(summary.get("commits_per_second", status_view.mean_rate(status)))),
+        ("Training time", duration(summary.get("training_seconds", status.get("run_seconds")))),
         ("Staleness, mean", number(found["staleness"])),
         ("Pi, mean", number(found["mean_pi"])),
-        ("Blocked", percent(found["blocked"])),
+        ("Blocked, mean", percent(found["blocked"])),
         ("Fairness (Jain)", number(status.get("jain_index"), 4)),
         ("Parameters", f"{status.get('parameter_count', 0):,}"),
         ("Version", f"{status_view.clock(status):,}"),
@@ -108,7 +108,10 @@ def _figures(contents: Contents) -> str:
     if best:
         figures += [("Best accuracy", percent(best["accuracy"])), ("at version", f"{status_view.clock(best):,}")]
     listed = "".join(f"<div><dt>{name}</dt><dd>{safe(value)}</dd></div>" for name, value in figures)
-    about = "What came of it. Loss, pi and the like are of the newest commit of each worker."
+    about = (
+        "What came of it. Means are over all commits of the run; the training loss is of the newest commit of each "
+        "worker."
+    )
     return _panel("figures", "The run", about, f'<dl class="figures">{listed}</dl>', "", full=True)
 
 
@@ -186,7 +189,7 @@ def _staleness_histogram(contents: Contents) -> str:
     drawn = ""
     if len(counts) == len(bounds) + 1:
         drawn = charts.histogram("How often which staleness came", _buckets(bounds), counts)
-    about = "How often which staleness came, over all commits of the run."
+    about = "How often which staleness came, over all commits since the server started."
     return _panel("histogram", "Staleness, how often", about, drawn, contents.missing or "Nothing was committed.")
 
 
@@ -287,7 +290,10 @@ def _workers(contents: Contents) -> str:
     frame = '<div class="frame" tabindex="0" role="region" aria-labelledby="workers-title">'
     table = f"{frame}<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     span = "over its last 20 commits or so" if keeps_telemetry else "of its last commit"
-    about = f"Each worker as the server saw it last. Pi and blocked are {span}."
+    about = (
+        "Each worker as the server saw it last. Its loss is of its last commit, its staleness the mean since the "
+        f"server started; pi and blocked are {span}."
+    )
     return _panel("workers", "Workers", about, table if rows else "", "No worker joined.", full=True)
 
 
@@ -296,7 +302,6 @@ def _as_text(is_text: bool) -> str:
 
 
 def _worker_cells(worker: Mapping[str, Any], keeps_telemetry: bool) -> tuple[str, ...]:
-    statistics = worker.get("statistics", {})
     state, condition = word(worker.get("state")), word(worker.get("condition"))
     wrong = (
         f' <span class="wrong">{safe(condition)}</span>' if condition not in ("well", "unspecified", "unknown") else ""
@@ -308,8 +313,8 @@ def _worker_cells(worker: Mapping[str, Any], keeps_telemetry: bool) -> tuple[str
         f"{int(worker.get('commits', 0)):,}",
         number(worker.get("loss")),
         number(worker.get("staleness_mean")),
-        number(worker.get("recent_mean_pi", statistics.get("mean_pi"))),
-        percent(worker.get("recent_blocked_fraction", statistics.get("blocked_fraction"))),
+        number(status_view.recent(worker, "mean_pi")),
+        percent(status_view.recent(worker, "blocked_fraction")),
         duration(worker.get("wait_p50_seconds") if keeps_telemetry else None),
         duration(worker.get("wait_p99_seconds") if keeps_telemetry else None),
         size(worker.get("bytes_received")),

@@ -27,7 +27,7 @@ function showCourse(run) {
     const wanted = live + status.missing_workers;
     parts.splice(2, 2, ` · waiting: ${live} of ${wanted} workers have joined`);
   } else if (progress && run.state === "training") {
-    const rest = status.commits_per_second > 0 ? ` · about ${duration(Math.ceil(progress.left / status.commits_per_second))} left` : "";
+    const rest = status.seconds_left === undefined ? "" : ` · about ${duration(Math.ceil(status.seconds_left))} left`;
     parts.push(` · ${Math.floor(100 * progress.part)} % of the budget${rest}`);
   }
   const course = byId("course");
@@ -52,12 +52,16 @@ export function showTiles(run) {
     best ? `Held-out samples predicted rightly; best ${percent(best.accuracy)}. Loss ${lossOf(last)}.` : "No evaluator has reported yet: gemps evaluate does.",
   );
   tell("rate", number(status.commits_per_second));
+  const ofRun = (text) => (status.means ? `, mean of the run ${text(status.means)}` : "");
   tell("staleness", hasCommits ? mean(status.staleness_mean) : UNKNOWN);
+  tell("staleness-about", `Commits of others between a worker’s snapshot and its newest commit${ofRun((one) => mean(one.staleness_mean))}.`);
   const isGem = run.rule === "gem";
   tell("pi-name", isGem ? "Mean pi" : "Mean factor");
-  tell("pi-about", isGem ? "Factor that GEM scales each element of a commit by." : `${run.rule} has no pi; the factor that it applies commits by.`);
+  const factor = isGem ? "Factor that GEM scales each element of the newest commits by" : `${run.rule} has no pi; the factor that it applies the newest commits by`;
+  tell("pi-about", `${factor}${ofRun((one) => number(one.mean_pi))}.`);
   tell("pi", hasCommits ? number(status.mean_pi) : UNKNOWN);
   tell("blocked", hasCommits ? percent(status.blocked_fraction) : UNKNOWN);
+  tell("blocked-about", `Elements that the newest commits could not move: others had done so${ofRun((one) => percent(one.blocked_fraction))}.`);
   tell("jain", hasCommits ? status.jain_index.toFixed(3) : UNKNOWN);
   const live = run.workers.filter(isLive).length + status.workers_left_out;
   const troubled = run.workers.filter(condition).length;

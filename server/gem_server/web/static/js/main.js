@@ -94,7 +94,7 @@ function drawCharts() {
   const evaluated = [seen.map((one) => one.run_seconds), seen.map((one) => one.loss), seen.map((one) => one.accuracy)];
   charts.loss.set(joined([seconds, column((one) => one.loss)], onlyRising(evaluated)), seen.length ? "" : none);
   draw("pi", (one) => one.mean_pi, (one) => one.blocked_fraction, (one) => one.clamped_fraction);
-  draw("rate", (one) => one.commits / (one.ends - one.begins));
+  charts.rate.set(run.rates, none);
   draw("fairness", (one) => (one.workers ? one.jain_index : null));
   draw("wait", (one) => one.wait_mean_seconds, (one) => one.queue_length);
   draw("drift", (one) => one.proxy_norm, (one) => one.drift_norm, (one) => one.update_norm);
@@ -123,6 +123,7 @@ function drawStatus() {
   showQueue(run);
   showMemory(run);
   showFacts(run);
+  charts.rate.set(run.rates, missing());
   parts.table.set(run.workers, status.workers_left_out);
   parts.shards.set(status.shards);
   const noTelemetry = run.keepsTelemetry ? "" : "Telemetry is off here: the server was started with --no-telemetry.";

@@ -2,6 +2,9 @@
 
 const LIVE = new Set(["WORKER_STATE_JOINED", "WORKER_STATE_TRAINING", "WORKER_STATE_FINISHED"]);
 
+// As the server's rates (RunStatus.commits_per_second).
+const RATE_SECONDS = 10;
+
 export const CONDITIONS = ["gone", "silent", "slow", "muted"];
 
 export class Run {
@@ -56,23 +59,46 @@ export class Run {
     return this.status?.keeps_telemetry ?? true;
   }
 
-  /** How much of the budget is spent, 0 to 1, and the rest in commits; null: there is none that can be counted. */
+  /**
+   * Commits a second over time: [seconds, rates]. A rate is that of the RATE_SECONDS before, or of a whole interval that is
+   * longer. The newest one is the server's own, so the chart ends with the figure that the tile shows.
+   */
+  get rates() {
+    const seconds = [];
+    const rates = [];
+    let first = 0;
+    this.intervals.forEach((one, index) => {
+      while (first < index && one.ends - this.intervals[first + 1].begins >= RATE_SECONDS) first += 1;
+      const within = this.intervals.slice(first, index + 1);
+      seconds.push(one.ends);
+      rates.push(within.reduce((sum, other) => sum + other.commits, 0) / (one.ends - within[0].begins));
+    });
+    const { run_seconds: now, commits_per_second: rate } = this.status ?? {};
+    if (!seconds.length || !(now > 0)) return [seconds, rates];
+    while (seconds.length && seconds[seconds.length - 1] >= now) {
+      seconds.pop();
+      rates.pop();
+    }
+    return [[...seconds, now], [...rates, rate]];
+  }
+
+  /** How much of the budget is spent, 0 to 1; null: there is none that can be counted. */
   get progress() {
     const { status } = this;
     const budget = status?.settings?.budget ?? {};
     if (budget.commits > 0) return portion(status.commits, budget.commits);
     if (budget.steps > 0) {
       const wanted = this.workers.filter(isLive);
-      if (!wanted.length) return this.state === "finished" ? { part: 1, left: 0 } : null;
+      if (!wanted.length) return this.state === "finished" ? { part: 1 } : null;
       const done = wanted.reduce((sum, one) => sum + Math.min(one.commits, budget.steps), 0);
       return portion(done, budget.steps * wanted.length);
     }
-    return this.state === "finished" ? { part: 1, left: 0 } : null;
+    return this.state === "finished" ? { part: 1 } : null;
   }
 }
 
 function portion(done, all) {
-  return { part: Math.min(1, done / all), left: Math.max(0, all - done) };
+  return { part: Math.min(1, done / all) };
 }
 
 // News may repeat what is known already.

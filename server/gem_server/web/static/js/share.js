@@ -43,6 +43,15 @@ export class Share extends View {
     pen.font = FONT;
     pen.textAlign = "center";
     pen.textBaseline = "middle";
+    pen.strokeStyle = colour("text");
+    pen.lineWidth = 1;
+    pen.setLineDash([5, 4]);
+    pen.beginPath();
+    const y = Math.round(floor - ((floor - TOP) * this.mean) / this.most) + 0.5;
+    pen.moveTo(0, y);
+    pen.lineTo(width, y);
+    pen.stroke();
+    pen.setLineDash([]);
     const labels = distinct(pen, this.workers.map((one) => one.name), column - 4);
     this.workers.forEach((worker, x) => {
       const height = ((floor - TOP) * worker.commits) / this.most;
@@ -54,8 +63,11 @@ export class Share extends View {
       pen.fillRect(x * column + gap / 2, floor - height, column - gap, 2);
       if (isTroubled && column > 6) hatch(pen, x * column + gap / 2, floor - height, column - gap, height);
       if (column >= 34) {
+        const text = count(worker.commits);
+        const middle = Math.max(7, floor - height - 9);
+        clear(pen, (x + 0.5) * column, middle, pen.measureText(text).width); // so that the line of the mean does not cross it
         pen.fillStyle = colour("text");
-        pen.fillText(count(worker.commits), (x + 0.5) * column, Math.max(7, floor - height - 9));
+        pen.fillText(text, (x + 0.5) * column, middle);
         pen.fillStyle = colour("muted");
         pen.fillText(labels[x], (x + 0.5) * column, floor + AXIS - 7);
       }
@@ -66,14 +78,6 @@ export class Share extends View {
     }
     pen.textAlign = "left";
     pen.strokeStyle = colour("text");
-    pen.lineWidth = 1;
-    pen.setLineDash([5, 4]);
-    pen.beginPath();
-    const y = Math.round(floor - ((floor - TOP) * this.mean) / this.most) + 0.5;
-    pen.moveTo(0, y);
-    pen.lineTo(width, y);
-    pen.stroke();
-    pen.setLineDash([]);
     if (this.cell) pen.strokeRect(this.cell.column * column + 0.5, 0.5, Math.max(column - 1, 2), floor - 1);
   }
 
@@ -93,6 +97,11 @@ export class Share extends View {
     const least = Math.min(...this.workers.map((one) => one.commits));
     return `from ${count(least)} to ${count(this.most)} commits, mean ${count(this.mean)}.`;
   }
+}
+
+function clear(pen, x, y, width) {
+  pen.fillStyle = colour("panel");
+  pen.fillRect(x - width / 2 - 3, y - 7, width + 6, 14);
 }
 
 // So that a worker in trouble differs by more than its colour.
