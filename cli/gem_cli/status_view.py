@@ -10,6 +10,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from gem_core.median import median
+
 Status = Mapping[str, Any]
 
 _STATES = {"TRAINING": "green", "FINISHED": "cyan", "WAITING": "yellow", "JOINED": "yellow"}
@@ -52,7 +54,7 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def figures(status: Status) -> dict[str, float | None]:
-    """Main figures, then averaged over workers."""
+    """Main figures. Once the run has finished they are over all workers that committed: means, of the loss a median."""
     if state(status) != "FINISHED":
         names = {"loss": "loss", "staleness": "staleness_mean", "mean_pi": "mean_pi", "blocked": "blocked_fraction"}
         names |= {"clamped": "clamped_fraction"}
@@ -60,7 +62,7 @@ def figures(status: Status) -> dict[str, float | None]:
     workers = [worker for worker in status.get("workers", ()) if worker.get("commits")]
     statistics = [worker.get("statistics", {}) for worker in workers]
     return {
-        "loss": _mean([worker.get("loss") for worker in workers]),
+        "loss": median(float(worker["loss"]) for worker in workers if worker.get("loss") is not None),
         "staleness": _mean([worker.get("staleness_mean") for worker in workers]),
         "mean_pi": _mean([one.get("mean_pi") for one in statistics]),
         "blocked": _mean([one.get("blocked_fraction") for one in statistics]),

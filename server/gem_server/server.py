@@ -638,6 +638,10 @@ class Server:
         interval.workers = len(self.sessions)
         interval.queued = len(self.queue)
         interval.memory = anonymous_bytes()
+        live = {session.worker.name for session in self.sessions.live()}
+        interval.set_typical_loss(
+            worker.telemetry for worker in self.workers.by_rank() if worker.name in live or worker.telemetry.losses
+        )
         if self.primary is not None:
             self.primary.statistics.complete(interval)
 

@@ -53,7 +53,11 @@ class Operations:
         request = messages.parse(operations_pb2.ReportEvaluationRequest, raw)
         bits = request.bits_per_character if request.HasField("bits_per_character") else None
         if not 0 <= request.accuracy <= 1 or math.isnan(request.loss) or (bits is not None and math.isnan(bits)):
-            raise RefusedError(Reason.BAD_VALUE, "accuracy must be a fraction from 0 to 1, and the losses numbers")
+            raise RefusedError(
+                Reason.BAD_VALUE,
+                "accuracy must be a fraction from 0 to 1, and loss and bits_per_character numbers, not NaN: skip the "
+                "report of an evaluation without them",
+            )
         best = self._evaluations.report(
             Evaluation(
                 messages.version_from(request.version),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gemps.v1 import run_pb2, status_pb2
 
+from gem_core.median import median
 from gem_server import __version__
 from gem_server.durability.checkpointer import Checkpointer
 from gem_server.errors import Reason, RefusedError
@@ -145,7 +146,7 @@ class Status:
         training = [worker for worker in measured if worker.name in live] or measured
         figures = {worker.name: seen.figures(worker.telemetry) for worker in workers}
         statistics = [one.newest for worker in training if (one := figures[worker.name]) is not None]
-        losses = [worker.telemetry.loss for worker in training if worker.telemetry.loss is not None]
+        loss = median(worker.telemetry.loss for worker in training if worker.telemetry.loss is not None)
         usual = median_rate(worker.telemetry.rate.rate(now) for worker in measured if _trains(worker, live))
         layout = seen.central.layout
         report = status_pb2.RunStatus(
@@ -189,8 +190,8 @@ class Status:
             _put_histogram(seen.telemetry.wait, report.wait)
             report.wait_p50_seconds = seen.telemetry.wait.quantile(0.5)
             report.wait_p99_seconds = seen.telemetry.wait.quantile(0.99)
-        if losses:
-            report.loss = _mean(losses)
+        if loss is not None:
+            report.loss = loss
         if layout is not None:
             report.parameter_count = layout.whole.parameter_count
             report.tensor_count = len(layout.whole.tensors)
