@@ -175,6 +175,11 @@ async def test_worker_that_can_only_share_memory_is_refused(serving: Serving, fi
         pytest.param({"device": "d" * 257}, id="long-device"),
         pytest.param({"host_name": "h" * 257}, id="long-host-name"),
         pytest.param({"engine": "e\x1b[2J"}, id="engine-with-control-character"),
+        pytest.param({"worker_name": "eda\u202enimda"}, id="name-written-backwards"),
+        pytest.param({"host_name": "rack\u20694"}, id="isolate"),
+        pytest.param({"device": "cuda\u2029:0"}, id="paragraph-separator"),
+        pytest.param({"agent": "gemps\U000e0067\U000e007f"}, id="tags"),
+        pytest.param({"host_id": "h\u2060"}, id="word-joiner"),
     ],
 )
 async def test_join_with_an_illegal_field_is_refused(serving: Serving, changes: dict[str, object]) -> None:
@@ -182,7 +187,7 @@ async def test_join_with_an_illegal_field_is_refused(serving: Serving, changes: 
     assert not (await serving.status()).workers
 
 
-@pytest.mark.parametrize("name", ["n", "n" * 256, "ü" * 128, "host-1:4711 (gpu)", "\U0001f469\u200d\U0001f52c"])
+@pytest.mark.parametrize("name", ["n", "n" * 256, "ü" * 128, "host-1:4711 (gpu)", "\U0001f469\u200d\U0001f52c", "مى\u200cشود", "工人 7"])
 async def test_legal_worker_names_are_taken(serving: Serving, name: str) -> None:
     await serving.worker().join(worker_name=name)
     assert [worker.name for worker in (await serving.status()).workers] == [name]
