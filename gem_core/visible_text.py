@@ -46,7 +46,8 @@ def find_invisible(text: str) -> int | None:
     """The index of the first character that people would not see, or that changes others' order; None without any."""
     if text.isprintable() and text.isascii():
         return None
-    return next((at for at, character in enumerate(text) if _is_invisible(character) and not _is_needed(text, at)), None)
+    found = (at for at, character in enumerate(text) if _is_invisible(character) and not _is_needed(text, at))
+    return next(found, None)
 
 
 def describe_invisible(text: str, at: int) -> str:
@@ -93,7 +94,9 @@ def _is_needed(text: str, at: int) -> bool:
     if _VIRAMA in (unicodedata.combining(before), unicodedata.combining(after)):
         return True
     if character == _NON_JOINER:
-        return _is_cursive(text[max(0, at - _MOST_MARKS) : at][::-1]) and _is_cursive(text[at + 1 : at + 1 + _MOST_MARKS])
+        return _is_cursive(text[max(0, at - _MOST_MARKS) : at][::-1]) and _is_cursive(
+            text[at + 1 : at + 1 + _MOST_MARKS]
+        )
     if before in _FORMS:
         before = text[at - 2] if at > 1 else ""
     return _is_symbol(before) and _is_symbol(after)

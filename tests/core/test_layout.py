@@ -128,8 +128,8 @@ def test_illegal_layouts_are_refused_with_the_tensor_and_the_fix(tensors: list[T
         Layout(tensors)
 
 
-def test_names_may_hold_anything_but_control_characters() -> None:
-    names = ["größe", "a b", "均值", "🙂", "zero\u200bwidth", "x" * 1024]
+def test_names_may_hold_anything_that_people_can_see() -> None:
+    names = ["größe", "a b", "均值", "🙂", "k\u00a0v", "x" * 1024]
     assert [t.name for t in Layout([tensor(name) for name in names]).tensors] == names
 
 

@@ -187,7 +187,9 @@ async def test_join_with_an_illegal_field_is_refused(serving: Serving, changes: 
     assert not (await serving.status()).workers
 
 
-@pytest.mark.parametrize("name", ["n", "n" * 256, "ü" * 128, "host-1:4711 (gpu)", "\U0001f469\u200d\U0001f52c", "مى\u200cشود", "工人 7"])
+@pytest.mark.parametrize(
+    "name", ["n", "n" * 256, "ü" * 128, "host-1:4711 (gpu)", "\U0001f469\u200d\U0001f52c", "مى\u200cشود", "工人 7"]
+)
 async def test_legal_worker_names_are_taken(serving: Serving, name: str) -> None:
     await serving.worker().join(worker_name=name)
     assert [worker.name for worker in (await serving.status()).workers] == [name]

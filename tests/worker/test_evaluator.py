@@ -186,7 +186,8 @@ def test_only_better_ones_replace_what_is_kept_also_after_a_restart(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "broken", [{"loss": math.inf}, {"loss": -math.inf}, {"loss": math.nan}, {"loss": 0.5, "bits_per_character": math.inf}]
+    "broken",
+    [{"loss": math.inf}, {"loss": -math.inf}, {"loss": math.nan}, {"loss": 0.5, "bits_per_character": math.inf}],
 )
 def test_parameters_whose_loss_is_not_finite_are_never_the_best(broken: dict[str, Any], tmp_path: Path) -> None:
     folder = BestCheckpoint(tmp_path)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gem_core import Statistics
+from gem_core.visible_text import escape_invisible
 from gem_server.state.ledger import Content, Entry, Ledger, Verdict
 from gem_server.state.run import Run, RunState
 from gem_server.state.workers import Worker, Workers, WorkerState

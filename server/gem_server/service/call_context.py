@@ -12,11 +12,11 @@ from grpc.aio import ServicerContext
 
 from gem_server.errors import Fault, Reason, RefusedError
 from gem_server.flow.calls import Call
+from gem_server.peer_log import PeerLog
 from gem_server.security.access import Access
 from gem_server.service.auth_interceptor import authorization
 from gem_server.service.first_message import FirstMessages
 from gem_server.service.lane_connection import LaneConnection
-from gem_server.service.refusal_log import RefusalLog
 from gem_server.service.status_codes import abort, as_refusal
 from gem_server.state.sessions import Session, Sessions
 
@@ -25,8 +25,6 @@ Context: TypeAlias = ServicerContext[bytes, bytes]
 
 # These reveal applied commits: send once durable.
 _TELLING = (Reason.SEQUENCE_GAP, Reason.SEQUENCE_REUSED, Reason.STALE_BASE, Reason.RUN_FINISHED)
-
-logger = logging.getLogger(__name__)
 
 
 class ReadinessGate:
@@ -126,11 +124,12 @@ class CallContexts:
         gate: ReadinessGate,
         sessions: Sessions,
         clock: Callable[[], float],
+        peer_log: PeerLog,
         wait_durable: Callable[[], Awaitable[None]] | None = None,
         access: Access | None = None,
     ) -> None:
         self.gate = gate
-        self.refusals = RefusalLog(clock)
+        self.peer_log = peer_log
         self.first_messages = FirstMessages()
         self._sessions = sessions
         self._clock = clock
@@ -171,10 +170,10 @@ class CallContexts:
         except Exception as error:
             refusal = as_refusal(error)
             if refusal.reason is Reason.INTERNAL:
-                logger.exception("a call failed")
+                self.peer_log.log("failed", "this server", "a call failed", level=logging.ERROR, error=error)
             elif refusal.reason.fault is Fault.CALLER and call_session.session is not None:
                 name = call_session.session.worker.name
-                self.refusals.log(name, f"worker {name} was refused: {refusal.message}")
+                self.peer_log.refuse(name, f"worker {name} was refused: {refusal.message}")
         finally:
             self._running.discard(call)
             call_session.close(refused=refusal is not None)

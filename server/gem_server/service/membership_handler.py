@@ -1,6 +1,5 @@
 """Join, Heartbeat and Leave."""
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -23,8 +22,6 @@ from gem_server.state.run import Run
 from gem_server.state.sessions import JoinInfo, Session, Sessions
 
 _LAYOUT_FIELD = session_pb2.JoinRequest.LAYOUT_FIELD_NUMBER
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -99,15 +96,19 @@ class MembershipHandler:
         except RefusedError as refusal:
             if refusal.retry_after is None:  # permanent
                 name = asked.worker_name
-                self._contexts.refusals.log(name, f"worker {name} may not join from {address}: {refusal}")
+                self._contexts.peer_log.refuse(name, f"worker {name} may not join from {address}: {refusal}")
             raise
         worker = session.worker
         if session.joined_at == session.last_call:
-            ranks = (worker.rank, worker.host_rank)
-            about: dict[str, object] = {"event": "joined", "worker": worker.name, "address": address}
-            about |= {"rank": worker.rank, "host_rank": worker.host_rank}
-            logger.info(
-                "worker %s joined from %s, rank %d, rank %d on its machine", worker.name, address, *ranks, extra=about
+            ranks = f"rank {worker.rank}, rank {worker.host_rank} on its machine"
+            self._contexts.peer_log.log(
+                "joined",
+                worker.name,
+                f"worker {worker.name} joined from {address}, {ranks}",
+                worker=worker.name,
+                address=address,
+                rank=worker.rank,
+                host_rank=worker.host_rank,
             )
         session.eta = self._run.next_eta
         return self._reply(session)
@@ -156,7 +157,7 @@ class MembershipHandler:
         session = call_session.attend(request.session_id)
         self._sessions.leave(session)
         name, told = session.worker.name, reason or "no reason given"
-        logger.info("worker %s left: %s", name, told, extra={"event": "left", "worker": name, "reason": told})
+        self._contexts.peer_log.log("left", name, f"worker {name} left: {told}", worker=name, reason=told)
         return session_pb2.LeaveResponse(
             run_state=messages.RUN_STATES[self._run.state_for(session.worker)],
             last_applied_sequence=session.entry.last_applied,

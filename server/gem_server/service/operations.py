@@ -1,6 +1,5 @@
 """ReportEvaluation and Control."""
 
-import logging
 import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,8 +14,6 @@ from gem_server.service.call_context import CallContexts, Context
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluation, Evaluations
 from gem_server.state.run import Run
-
-logger = logging.getLogger(__name__)
 
 
 class Operations:
@@ -78,7 +75,8 @@ class Operations:
         path = ""
         if request.action == operations_pb2.CONTROL_ACTION_FINISH:
             told = reason or "no reason given"
-            logger.info("an operator finishes the run: %s", told, extra={"event": "ordered-to-finish", "reason": told})
+            line = f"an operator finishes the run: {told}"
+            self._contexts.peer_log.log("ordered-to-finish", "operator", line, reason=told)
             self._run.finish(reason or "an operator finished it")
         elif request.action == operations_pb2.CONTROL_ACTION_CHECKPOINT:
             path = str(await self._checkpoint())
