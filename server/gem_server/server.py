@@ -636,6 +636,13 @@ class Server:
                 self._run_finished()
             wake_waiters()
 
+        def session_displaced(session: Session) -> None:
+            name, limit = session.worker.name, self.sessions.max_sessions
+            line = f"worker {name} gave its place to another, because all {limit} sessions are taken: raise "
+            line += "--max-sessions, or see in gemps status whose they are"
+            self._peer_log.log("displaced", name, line, level=logging.WARNING, worker=name)
+
+        self.sessions.on_displaced.append(session_displaced)
         self.sessions.on_join.append(session_joined)
         self.sessions.on_end.append(session_ended)
         if self._recorder is not None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from typing import TypeAlias, TypeVar
 
 import grpc
@@ -141,6 +142,12 @@ class CallContexts:
         """Raise CREDENTIALS or ROLE without a sufficient token."""
         if self._access is not None:
             self._access.check(call, authorization(context.invocation_metadata()))
+
+    def token_digest(self, context: Context) -> bytes:
+        """A digest of the caller's token; empty if the server asks for none, since it could then be anything."""
+        if self._access is None:
+            return b""
+        return sha256((authorization(context.invocation_metadata()) or "").encode("utf-8", "surrogateescape")).digest()
 
     def end_idle(self, refusal: RefusedError) -> None:
         """End calls that are not streaming replies."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from gemps.framing import split_field
-from gemps.limits import SESSION_ID_BYTES
+from gemps.limits import SAMPLES, SESSION_ID_BYTES
 from gemps.v1 import run_pb2, session_pb2
 
 from gem_core import Layout, UpdateRule, WireType
@@ -18,6 +18,7 @@ from gem_server.service.auth_interceptor import address_of
 from gem_server.service.call_context import CallContexts, CallSession, Context
 from gem_server.service.layouts import Layouts
 from gem_server.state.central_variable import CentralVariable
+from gem_server.state.places import Origin, network_of
 from gem_server.state.run import Run
 from gem_server.state.sessions import JoinInfo, Session, Sessions
 
@@ -70,7 +71,7 @@ class MembershipHandler:
 
     async def join(self, raw: bytes, context: Context) -> bytes:
         """Create a session, or return its state."""
-        return await self._contexts.unary(context, lambda _: self._join(raw, address_of(context)))
+        return await self._contexts.unary(context, lambda _: self._join(raw, context))
 
     async def heartbeat(self, raw: bytes, context: Context) -> bytes:
         """Keep a session alive."""
@@ -80,16 +81,19 @@ class MembershipHandler:
         """End a session."""
         return await self._contexts.unary(context, lambda call_session: self._leave(raw, call_session))
 
-    async def _join(self, raw: bytes, address: str) -> session_pb2.JoinResponse:
+    async def _join(self, raw: bytes, context: Context) -> session_pb2.JoinResponse:
+        address = address_of(context)
+        origin = Origin(network_of(address.rpartition(":")[0]), self._contexts.token_digest(context))
         rest, layout = split_field(raw, _LAYOUT_FIELD)
         request = messages.parse(session_pb2.JoinRequest, rest)
         _check_session_id(request)
+        _check_epoch(request)
         if (ordered := await self._ordering.wait_joined(request.session_id)) is not None:
             return self._reply(ordered)
         asked = _join_info(request, await self._layouts.decode(layout or memoryview(b"")))
         self._contexts.gate.check_not_draining()
         self._contexts.gate.check_shards()
-        asked = replace(asked, overlap=asked.overlap and self._grants_overlap)
+        asked = replace(asked, overlap=asked.overlap and self._grants_overlap, origin=origin)
         try:
             _check_directions(request, self._run_settings)
             session = self._sessions.join(asked, self._clock())
@@ -170,6 +174,12 @@ def _check_session_id(request: session_pb2.JoinRequest) -> None:
             Reason.MALFORMED,
             f"session_id has {len(request.session_id)} bytes: make {SESSION_ID_BYTES} random ones for each worker",
         )
+
+
+def _check_epoch(request: session_pb2.JoinRequest) -> None:
+    """Refuse claims that would make the run's expected length, and with it a schedule of eta, meaningless."""
+    if request.steps_per_epoch > SAMPLES:
+        raise RefusedError(Reason.MALFORMED, f"steps_per_epoch is {request.steps_per_epoch}: send at most {SAMPLES}")
 
 
 def _join_info(request: session_pb2.JoinRequest, layout: Layout) -> JoinInfo:
