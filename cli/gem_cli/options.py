@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings
 from rich.markup import escape
 
 from gem_cli.errors import USAGE, CommandError
+from gem_core.regular_files import read_text
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 
@@ -223,7 +224,7 @@ def _from_environment(settings: type[BaseSettings], name: str) -> str:
 def _read_toml(path: Path, settings: Sequence[type[BaseSettings]]) -> dict[str, Any]:
     known = {name for one in settings for name in one.model_fields}
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(read_text(path))
     except OSError as error:
         raise CommandError(f"--config {path}: {error.strerror}", USAGE) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any
 
 from gem_core import Layout, UpdateRule
+from gem_core.regular_files import read_text
 from gem_core.shards import Shard
 from gem_server.durability import checkpoint, recovery, run_record
 from gem_server.durability.agreement import Agreement
@@ -256,7 +257,7 @@ class Persistence:
 
     def _says_all(self, place: Path) -> bool:
         try:
-            written = json.loads((place / checkpoint.STATE_FILE).read_text(encoding="utf-8"))
+            written = json.loads(read_text(place / checkpoint.STATE_FILE))
         except (OSError, ValueError):
             return False
         state = self._describe() | {"log": None, "rule": rule_record(self._rule)}

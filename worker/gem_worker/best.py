@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from gem_core.regular_files import check_regular
 from gem_worker.client.operating_system import replace_durably
 from gem_worker.errors import TaskError
 
@@ -65,6 +66,7 @@ class BestCheckpoint:
             self._folder.mkdir(parents=True, exist_ok=True)
             if not self._model.exists():
                 return None
+            check_regular(self._model)
             with safe_open(self._model, "np") as file:
                 metadata = file.metadata() or {}
         except OSError as error:

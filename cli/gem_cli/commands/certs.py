@@ -13,6 +13,7 @@ from gem_worker.client.operating_system import set_mode
 
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.extras import require
+from gem_core.regular_files import read_bytes
 
 if TYPE_CHECKING:
     from gem_cli.certificates import Pair
@@ -108,7 +109,7 @@ class _Files:
     def make(self, name: str, content: Callable[[], bytes], mode: int | None = None) -> bytes:
         path = self._folder / name
         try:
-            return path.read_bytes()
+            return read_bytes(path)
         except FileNotFoundError:
             data = content()
         # Mode set at creation; never follow links.
@@ -128,7 +129,7 @@ class _Files:
                 f"{there} is there and {missing[0]} is not: put that back, or delete {there} to have both made anew"
             )
         if not missing:
-            return paths[0].read_bytes(), paths[1].read_bytes()
+            return read_bytes(paths[0]), read_bytes(paths[1])
         pair = make()
         # A server reloading in between finds no pair and keeps its own.
         return self.make(f"{name}.crt", lambda: pair.certificate), self.make(f"{name}.key", lambda: pair.key, key_mode)
@@ -141,7 +142,7 @@ def _check_names(folder: Path, wanted: list[str]) -> None:
     if not wanted or not path.exists():
         return
     try:
-        found = names_of(path.read_bytes())
+        found = names_of(read_bytes(path))
     except ValueError as error:
         raise CommandError(f"{path} is no certificate of a server ({error}): delete it and server.key") from None
     missing = [one for one in wanted if one not in found]

@@ -9,6 +9,7 @@ from typing import Any
 
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.strict_json import to_json
+from gem_core.regular_files import check_regular, read_text
 
 _SHARDS = "shards"
 
@@ -111,13 +112,14 @@ class RunFolder:
         newest = self.path / "latest" / "model.safetensors"
         if not newest.exists():
             return False
+        check_regular(newest)
         shutil.copyfile(newest, self.model)
         return True
 
     def has_adapter(self) -> bool:
         """Whether the newest checkpoint has an adapter."""
         state = self.path / "latest" / "state.json"
-        return "adapter" in json.loads(state.read_text(encoding="utf-8"))
+        return "adapter" in json.loads(read_text(state))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""
@@ -127,13 +129,13 @@ class RunFolder:
         """Lines of metrics.jsonl."""
         if not self.metrics.exists():
             return []
-        return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
+        return [json.loads(line) for line in read_text(self.metrics).splitlines()]
 
     def last_status(self) -> dict[str, Any] | None:
         """Last complete report."""
         if not self.metrics.exists():
             return None
-        for line in reversed(self.metrics.read_text(encoding="utf-8").splitlines()):
+        for line in reversed(read_text(self.metrics).splitlines()):
             try:
                 status: dict[str, Any] = json.loads(line)
             except ValueError:

@@ -11,6 +11,7 @@ from typing import Any, Self
 import grpc
 from typing_extensions import override
 
+from gem_core.regular_files import read_bytes
 from gem_worker.client.errors import CredentialsError
 from gem_worker.client.settings import SYSTEM_AUTHORITIES, TOKEN_RULE, TOKEN_SHAPE, ClientSettings
 
@@ -224,7 +225,7 @@ def _own(certificate: Path, key: Path) -> tuple[bytes, bytes]:
 
 def _read_secret(path: Path, name: str) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path)
     except OSError as error:
         raise _unreadable(path, name, error) from None
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.training.run_folder import RunFolder
+from gem_core.regular_files import read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Contents:
 def _read_json(folder: RunFolder, name: str) -> dict[str, Any] | None:
     path = getattr(folder, name)
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(read_text(path))
     except FileNotFoundError:
         return None
     except ValueError as error:
