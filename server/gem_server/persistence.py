@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import monotonic
@@ -237,6 +238,9 @@ class Persistence:
             data_dir.mkdir(parents=True, exist_ok=True)
             for path in missing:
                 self._files.sync(path.parent)
+            for folder in (data_dir / "checkpoints", data_dir / recovery.LOG):
+                if os.path.lexists(folder) and not folder.is_dir():
+                    raise StartupError(f"{folder} is no folder: move it away, or choose another --data-dir")
             if self._lock is not None:
                 self._lock.acquire()
         except OSError as error:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 ROLES = ("worker", "observer", "operator")
 NAMES = ("server", "localhost", "127.0.0.1", "::1")
-_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+# With underscores, which names of hosts should not have, but those of compose services and Windows machines do.
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?=.{{1,253}}\Z)(\*\.)?{_LABEL}(\.{_LABEL})*")
 
 
@@ -64,7 +65,8 @@ def certs(
 
       gemps work 10.77.0.1:50051 --credentials certs/worker
     """
-    names = list(dict.fromkeys([*(name or ()), *NAMES]))
+    asked = [_without_dot(one) for one in name or ()]
+    names = list(dict.fromkeys([*asked, *NAMES]))
     require("certs", "certs")
     from gem_cli.certificates import Authority, Pair, is_address
 
@@ -73,7 +75,7 @@ def certs(
             raise CommandError(f"--name {one}: write a host's name or an IP address, without scheme and port", USAGE)
     files = _Files(folder, readable=containers)
     try:
-        _check_names(folder / "server", name or [])
+        _check_names(folder / "server", asked)
         files.make_folder(folder, 0o700)
         authority_pair = files.pair("ca", lambda: Authority.make().pair, key_mode=0o600)
         try:
@@ -91,8 +93,13 @@ def certs(
             files.pair(f"{role}/client", partial(authority.for_client, f"gemps-{role}", days))
         _make_tokens(files, folder)
     except OSError as error:
-        raise CommandError(f"{error.filename} cannot be written: {error.strerror}") from None
+        raise CommandError(f"{error.filename} cannot be read or written: {error.strerror}") from None
     _report(folder, files.made, names)
+
+
+def _without_dot(name: str) -> str:
+    """A name as certificates have it: `server.example.` is `server.example`, written absolutely for DNS."""
+    return name[:-1] if name.endswith(".") and not name.endswith("..") else name
 
 
 class _Files:

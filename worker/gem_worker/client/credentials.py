@@ -27,9 +27,17 @@ class Credentials:
         self.settings = settings
         self._tls = _tls(settings)
         self.token = Token(settings)
-        self.server_name = settings.tls_server_name
         # Whether the token may leave this machine.
         self.protected = bool(settings.tls_ca) or settings.insecure
+
+    def name_in_certificate(self, host: str) -> str | None:
+        """The name that the server's certificate must have; None: the host.
+
+        A host's name may end with a dot, which makes it absolute for DNS. Names in certificates, and in the handshake
+        (RFC 6066, section 3), have no such dot.
+        """
+        name = self.settings.tls_server_name or (host if host.endswith(".") else "")
+        return name.removesuffix(".") or None
 
     def tls(self) -> grpc.ChannelCredentials | None:
         """Reread the files; None: no TLS."""

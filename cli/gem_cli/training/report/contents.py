@@ -25,7 +25,10 @@ class Contents:
         if not folder.path.is_dir():
             what = "is no folder" if folder.path.exists() else "does not exist"
             raise CommandError(f"{folder.path} {what}: give the folder of a run, as runs/FOLDER", USAGE)
-        status = folder.last_status()
+        try:
+            status = folder.last_status()
+        except OSError as error:
+            raise CommandError(f"{folder.metrics} cannot be read: {error.strerror}") from None
         if status is None:
             raise CommandError(
                 f"{folder.path} has no metrics.jsonl with a report in it: give the folder of a run that has begun, as "
@@ -73,6 +76,8 @@ def _read_json(folder: RunFolder, name: str) -> dict[str, Any] | None:
         found: dict[str, Any] = json.loads(read_text(path))
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read ({error.strerror}): delete it to have a report without it") from None
     except ValueError as error:
         raise CommandError(f"{path} is damaged ({error}): delete it to have a report without it") from None
     return found
