@@ -47,7 +47,7 @@ def open_regular(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o600) 
         if not flags & os.O_CREAT:
             raise
     # It may have been replaced since. Without O_NONBLOCK, opening a pipe would wait; regular files ignore the flag.
-    extra = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    extra = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # Windows has one, others the other
     descriptor = os.open(path, flags | extra, mode)
     try:
         _check(path, os.fstat(descriptor).st_mode)
