@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from gem_core.errors import LayoutError
+from gem_core.visible_text import describe_invisible, find_invisible
 
 __all__ = ["ElementType", "Layout", "Part", "TensorKind", "TensorRole", "TensorSpec"]
 
@@ -386,9 +386,8 @@ def _check_name(index: int, name: str) -> None:
         raise LayoutError(f"tensor {index}: a name of {length} bytes; use 1 to {MAX_NAME_BYTES} bytes of UTF-8")
     if name == "__metadata__":
         raise LayoutError(f"tensor {index}: the name {name} is safetensors' own: rename it")
-    # Fast path.
-    if not name.isprintable() and any(unicodedata.category(character) == "Cc" for character in name):
-        raise LayoutError(f"tensor {index}: the name {name!r} has a control character: rename it")
+    if (at := find_invisible(name)) is not None:
+        raise LayoutError(f"tensor {index}: the name {name!r} has {describe_invisible(name, at)}: rename it")
 
 
 def _check_shape(index: int, tensor: TensorSpec) -> None:

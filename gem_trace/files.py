@@ -1,13 +1,16 @@
 """Memory-mapped files and file locks."""
 
 import mmap
+import os
 import sys
 from pathlib import Path
+
+from gem_core.regular_files import open_regular
 
 
 def map_file(path: Path) -> memoryview:
     """Map a file read-only while views of it exist. Raises OSError."""
-    with path.open("rb") as stream:
+    with os.fdopen(open_regular(path), "rb") as stream:
         if not path.stat().st_size:
             return memoryview(b"")
         return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gem_core.regular_files import open_regular
 from gem_trace.files import lock, map_file
 from gem_trace.format import MAGIC, DamageError, Record, encode, read_records
 
@@ -30,7 +31,7 @@ class TraceWriter:
         self._end = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise TraceError(f"the trace {path} cannot be written: {error.strerror}; choose another file") from error
         try:

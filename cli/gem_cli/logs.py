@@ -11,6 +11,8 @@ from typing import Literal, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from gem_core.visible_text import escape_invisible
+
 LogFormat = Literal["auto", "human", "json"]
 
 _COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
@@ -67,7 +69,9 @@ def _lines_for_people(*, in_colour: bool) -> logging.Formatter:
     def render(_: WrappedLogger, __: str, event: EventDict) -> str:
         name = event["level"].upper()
         colour = _COLOURS.get(name, "") if in_colour else ""
-        line = f"{event['time']} {colour}{name}{_PLAIN if colour else ''} {event['message']}"
+        # Texts of peers cannot move the cursor, or begin lines of their own. In JSON they are escaped anyway.
+        message = escape_invisible(str(event["message"]))
+        line = f"{event['time']} {colour}{name}{_PLAIN if colour else ''} {message}"
         return f"{line}\n{event['exception']}" if "exception" in event else line
 
     return structlog.stdlib.ProcessorFormatter(

@@ -21,6 +21,7 @@ from rich.markup import escape
 
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.short_help import HELP_ALL, name_common_options
+from gem_core.regular_files import read_text
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 
@@ -235,7 +236,7 @@ def _from_environment(settings: type[BaseSettings], name: str) -> str:
 def _read_toml(path: Path, settings: Sequence[type[BaseSettings]]) -> dict[str, Any]:
     known = {name for one in settings for name in one.model_fields}
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(read_text(path))
     except OSError as error:
         raise CommandError(f"--config {path}: {error.strerror}", USAGE) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -10,6 +10,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from gem_core.visible_text import escape_invisible
+
 Status = Mapping[str, Any]
 
 _STATES = {"TRAINING": "green", "FINISHED": "cyan", "WAITING": "yellow", "JOINED": "yellow"}
@@ -341,8 +343,8 @@ def wire_types(worker: Status) -> str:
 
 
 def printable(text: str, limit: int = 24) -> str:
-    """Sanitize and shorten untrusted names."""
-    shown = "".join(character if character.isprintable() else "?" for character in text)
+    """A peer's text in at most `limit` characters, with escapes for characters that people would not see."""
+    shown = escape_invisible(text)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
+from gem_core.regular_files import read_bytes, read_text
 from gem_launch.tables import Table, table
 
 if TYPE_CHECKING:
@@ -122,12 +123,12 @@ def _version(place: Path, summary: Mapping[str, Any]) -> int | None:
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(read_text(path))
     return found
 
 
 def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
-    stored: list[tuple[str, dict[str, Any]]] = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+    stored: list[tuple[str, dict[str, Any]]] = deserialize(read_bytes(path))  # type: ignore[no-untyped-call]
     return {name: _array(one) for name, one in stored}
 
 

@@ -29,6 +29,7 @@ from gem_worker.client.settings import WIRE_VARIABLES, ClientSettings
 from pydantic import ValidationError
 
 from gem_core.extras import PACKAGES, explain_missing
+from gem_core.regular_files import read_text
 from gem_core.shards import MAX_SHARDS
 from gem_launch.tables import Table, table
 
@@ -172,7 +173,7 @@ class RunningServer:
             with contextlib.suppress(ClientError), self._observer() as observer:
                 MetricsFile(folder.metrics).append(observer.get_status())
                 folder.write_history(observer.get_history())
-        before = json.loads(folder.summary.read_text(encoding="utf-8")) if folder.summary.exists() else {}
+        before = json.loads(read_text(folder.summary)) if folder.summary.exists() else {}
         used = {**before.get("settings", {}), "server": self.settings.model_dump(mode="json")}
         folder.write_summary({**before, "seed": self.settings.seed, "settings": used})
 

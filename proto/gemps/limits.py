@@ -15,7 +15,7 @@ HELLO_BYTES = 4096
 # The lane's END: a serialised google.rpc.Status.
 END_BYTES = 8192
 SESSION_ID_BYTES = 16
-# Of a commit; sums over a run fit 64 bits.
+# Of a commit, and of a worker's epoch (steps); sums over a run fit 64 bits.
 SAMPLES = 1 << 32
 # worker_name, host_id, agent, device, reason.
 TEXT_BYTES = 256

@@ -12,6 +12,7 @@ import numpy as np
 from gem_simulator.evaluation import Evaluation
 from numpy.typing import NDArray
 
+from gem_core.regular_files import read_text
 from gem_reproduction.runs import Run
 
 POINTS = 100
@@ -149,7 +150,7 @@ def curves(step: NDArray[np.float64], columns: Mapping[str, NDArray[np.float64]]
 def read(folder: Path, run: Run) -> Outcome | None:
     """Read an outcome; None if unreadable."""
     try:
-        found = json.loads(path(folder, run).read_text(encoding="utf-8"))
+        found = json.loads(read_text(path(folder, run)))
         return Outcome.from_description(found["outcome"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

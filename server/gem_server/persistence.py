@@ -4,12 +4,14 @@ import asyncio
 import base64
 import json
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from gem_core import Layout, UpdateRule
+from gem_core.regular_files import read_text
 from gem_core.shards import Shard
 from gem_server.durability import checkpoint, recovery, run_record
 from gem_server.durability.agreement import Agreement
@@ -240,6 +242,9 @@ class Persistence:
             data_dir.mkdir(parents=True, exist_ok=True)
             for path in missing:
                 self._files.sync(path.parent)
+            for folder in (data_dir / "checkpoints", data_dir / recovery.LOG):
+                if os.path.lexists(folder) and not folder.is_dir():
+                    raise StartupError(f"{folder} is no folder: move it away, or choose another --data-dir")
             if self._lock is not None:
                 self._lock.acquire()
         except OSError as error:
@@ -261,7 +266,7 @@ class Persistence:
 
     def _says_all(self, place: Path) -> bool:
         try:
-            written = json.loads((place / checkpoint.STATE_FILE).read_text(encoding="utf-8"))
+            written = json.loads(read_text(place / checkpoint.STATE_FILE))
         except (OSError, ValueError):
             return False
         state = self._describe() | {"log": None, "rule": rule_record(self._rule)}

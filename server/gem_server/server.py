@@ -32,6 +32,7 @@ from gem_server.lifecycle import (
     describe_waiting,
     reason_to_exit,
 )
+from gem_server.peer_log import PeerLog
 from gem_server.persistence import Persistence
 from gem_server.process_memory import anonymous_bytes, default_limit
 from gem_server.ready_file import ReadyFile
@@ -115,6 +116,7 @@ class Server:
         except RuleError as error:
             raise StartupError(str(error)) from error
         self.shard = settings.part
+        self._peer_log = PeerLog(monotonic)
         self.central = CentralVariable()
         self.run = _run(settings, self.rule.worker_step.local_steps)
         self.workers = Workers(REMEMBERED_FACTOR * settings.max_sessions)
@@ -191,6 +193,7 @@ class Server:
             journal=self.persistence.journal,
             observer=self._recorder or self.primary or self.secondary or NoCommitObserver(),
             is_secondary=self.secondary is not None,
+            peer_log=self._peer_log,
         )
         self.persistence.attach(self.applier)
         if self.secondary is not None:
@@ -209,22 +212,32 @@ class Server:
             self.primary.on_checkpoint_needed = self.persistence.require_checkpoint
         self.gate = ReadinessGate(self._missing_shards)
         guard = protection.protect(settings)
-        self._listener = Listener(guard)
+        self._listener = Listener(guard, self._peer_log)
         path = settings.shared_memory_socket
         self._collection = DelayedCollection()
         self._memory_socket = (
             SharedMemorySocket(
-                path.absolute(), self.sessions, self.gate, monotonic, self._collection.schedule, shard=self.shard
+                path.absolute(),
+                self.sessions,
+                self.gate,
+                monotonic,
+                self._collection.schedule,
+                self.shard,
+                self._peer_log,
             )
             if path
             else None
         )
-        self._contexts = CallContexts(self.gate, self.sessions, monotonic, self.persistence.wait_durable, guard.access)
+        self._contexts = CallContexts(
+            self.gate, self.sessions, monotonic, self._peer_log, self.persistence.wait_durable, guard.access
+        )
         self._ports = Ports()
         self._decoding_thread = ThreadPoolExecutor(1, "gem-decode")
         self._layouts = Layouts(self._decoding_thread, self.shard)
         self._commits = self._make_commit_stream()
-        self._lane_port = LanePort(self._commits.serve_lane, self.central.incarnation, guard.certificates)
+        self._lane_port = LanePort(
+            self._commits.serve_lane, self.central.incarnation, guard.certificates, self._peer_log
+        )
         self._run_settings = messages.run_settings_to(settings, self.rule)
         self._status = self._make_status()
         self._history = HistoryHandler(
@@ -481,7 +494,7 @@ class Server:
         if self.shard.is_whole or self.shard.is_secondary:
             return None
         statistics = WholeStatistics(self.shard.count, self.workers, lambda: self.central.layout)
-        return PrimaryOrder(self.shard, statistics)
+        return PrimaryOrder(self.shard, statistics, self._peer_log)
 
     def _make_reporter(self) -> Reporter | None:
         if self.secondary is None:
@@ -666,6 +679,13 @@ class Server:
                 self._run_finished()
             wake_waiters()
 
+        def session_displaced(session: Session) -> None:
+            name, limit = session.worker.name, self.sessions.max_sessions
+            line = f"worker {name} gave its place to another, because all {limit} sessions are taken: raise "
+            line += "--max-sessions, or see in gemps status whose they are"
+            self._peer_log.log("displaced", name, line, level=logging.WARNING, worker=name)
+
+        self.sessions.on_displaced.append(session_displaced)
         self.sessions.on_join.append(session_joined)
         self.sessions.on_end.append(session_ended)
         if self._recorder is not None:
@@ -681,6 +701,10 @@ class Server:
         interval.workers = len(self.sessions)
         interval.queued = len(self.queue)
         interval.memory = anonymous_bytes()
+        live = {session.worker.name for session in self.sessions.live()}
+        interval.set_typical_loss(
+            worker.telemetry for worker in self.workers.by_rank() if worker.name in live or worker.telemetry.losses
+        )
         if self.primary is not None:
             self.primary.statistics.complete(interval)
 
@@ -707,24 +731,25 @@ class Server:
             await asyncio.sleep(tick)
             self.telemetry.tick()
             self._estimate_time_left()
+            self._peer_log.tick()
             if self._reporter is not None and not self._primary_ended.is_set():
                 self._reporter.report_if_due(monotonic())
             for session in self.sessions.expire(monotonic()):
                 name, seconds = session.worker.name, self.sessions.timeout
-                about = {"event": "expired", "worker": name, "seconds": seconds}
-                logger.warning("worker %s expired: not heard of for %g s", name, seconds, extra=about)
+                line = f"worker {name} expired: not heard of for {seconds:g} s"
+                self._peer_log.log("expired", name, line, level=logging.WARNING, worker=name, seconds=seconds)
             others_wait = self.queue.blocked() or self._ordering.is_initialize_awaited
             self._lane_port.wake()
             for hold in self.staging.evict_stalled(self.settings.stall_timeout, others_wait):
                 name = hold.session.worker.name
-                about = {"event": "upload-stalled", "worker": name}
-                logger.warning("the upload of worker %s stalled: another worker gets its buffer", name, extra=about)
+                line = f"the upload of worker {name} stalled: another worker gets its buffer"
+                self._peer_log.log("upload-stalled", name, line, level=logging.WARNING, worker=name)
                 if self.secondary is not None and hold.purpose is Purpose.INITIALIZE:
                     self.secondary.first_upload_stalled(hold.session)
             for hold in self.staging.evict_slow():
                 name = hold.session.worker.name
-                about = {"event": "upload-slow", "worker": name}
-                logger.warning("the upload of worker %s is slow: another worker gets its buffer", name, extra=about)
+                line = f"the upload of worker {name} is slow: another worker gets its buffer"
+                self._peer_log.log("upload-slow", name, line, level=logging.WARNING, worker=name)
             self._say_if_waiting()
 
     def _say_if_waiting(self) -> None:

@@ -446,7 +446,12 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Limits"},
     )
     max_sessions: int = Field(
-        1024, ge=1, description="Workers that may be joined at once.", json_schema_extra={"panel": "Limits"}
+        1024,
+        ge=1,
+        description="Workers that may be joined at once. If all places are taken, and one token or address has more "
+        "than 7/8 of them (and more than 64), workers of others may take places of its sessions. Any worker may take "
+        "the place of a session that has not committed anything within a minute.",
+        json_schema_extra={"panel": "Limits"},
     )
     memory_limit: int = Field(
         0,

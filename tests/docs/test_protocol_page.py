@@ -121,12 +121,13 @@ def test_every_limit_is_that_of_the_code() -> None:
     assert number("dimensions of a tensor") == core_layout.MAX_DIMENSIONS
     assert number("a tensor's name, or alias", r"1 to ([\d ]+)") == core_layout.MAX_NAME_BYTES
     assert number("worker_name", r"1 to ([\d ]+)") == limits.TEXT_BYTES
-    assert number("host_id, host_name, engine, agent, device, reason", r"at most (\d+)") == limits.TEXT_BYTES
+    assert number("host_id, host_name, engine, agent, device, reason, evaluator", r"at most (\d+)") == limits.TEXT_BYTES
     assert number("session_id", r"exactly (\d+)") == limits.SESSION_ID_BYTES
+    assert number("samples of a commit, steps_per_epoch", r"at most ([\d ]+)") == limits.SAMPLES
     assert number("an element of a delta", r"(1e30)") == LARGEST_VALUE
     assert number("elements of a block of INT8_BLOCK, INT4_BLOCK or SPARSE_BLOCK") == BLOCK_ELEMENTS
     assert number("silence after which a session expires", r"(\d+) by default") == 120
-    assert len(found) == 17
+    assert len(found) == 18
     options = dict(listener.CHANNEL_OPTIONS)
     assert options["grpc.http2.max_ping_strikes"] == 0  # as often as it likes
     assert "a ping every 30 s" in " ".join(section("Connections and limits").split())

@@ -3,8 +3,10 @@
 import itertools
 import json
 import re
+import shutil
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -97,7 +99,36 @@ def test_half_a_pair_is_not_completed(tmp_path: Path) -> None:
     assert files(folder) == before
 
 
-@pytest.mark.parametrize("name", ["http://server", "server:50051", "", "-server", "a b"])
+def test_names_with_underscores_and_absolute_names_are_in_the_certificate(tmp_path: Path) -> None:
+    """A compose service is named my_server; DNS ends an absolute name with a dot, and a certificate does not."""
+    folder = tmp_path / "certs"
+    done = gemps_here("certs", str(folder), "--name=my_server", "--name=_a.b_c.example", "--name=server.example.")
+    assert done.returncode == 0, done.stderr
+    assert "is for my_server, _a.b_c.example, server.example, server, localhost" in done.stdout
+    again = gemps_here("certs", str(folder), "--name=server.example.", "--name=my_server")
+    assert "nothing is missing" in again.stdout
+    assert verified(folder, "-x509_strict", "-verify_hostname", "my_server", "server/server.crt").returncode == 0
+
+
+@pytest.mark.long
+def test_workers_reach_servers_by_such_names_over_grpc_and_the_lane(tmp_path: Path) -> None:
+    """In a mount namespace with a hosts file of its own, which is all the resolver that these names need."""
+    folder = tmp_path / "certs"
+    gemps_here("certs", str(folder), "--name=my_server", "--name=server.example.")
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost my_server server.example server.example.\n")
+    script = 'mount --bind "$1" /etc/hosts && shift && exec "$@"'
+    train = [sys.executable, "-m", "tests.security.train_by_name", str(folder)]
+    inside = ["unshare", "--mount", "bash", "-c", script, "bash", str(hosts)]
+    if not shutil.which("unshare") or subprocess.run([*inside, "true"], capture_output=True).returncode:
+        pytest.skip("it needs the right to make a mount namespace")
+    names = ("my_server", "server.example.")
+    done = subprocess.run([*inside, *train, *names], capture_output=True, text=True, timeout=120)
+    transports = ["TRANSPORT_KIND_LANE", "TRANSPORT_KIND_GRPC"]
+    assert done.stdout.split() == transports * len(names), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["http://server", "server:50051", "", "-server", "a b", "server..", ".", "x" * 64])
 def test_what_is_no_name_is_refused(name: str, tmp_path: Path) -> None:
     done = gemps_here("certs", str(tmp_path / "certs"), f"--name={name}")
     assert done.returncode == 2

@@ -67,7 +67,7 @@ def test_what_is_no_trace_has_no_commits_or_misses_some_is_refused_with_the_file
     skipped = whole + b"".join(encode({"event": "committed", "session": 1, "clock": 6}))
     cases = {
         tmp_path / "nothing": "No such file",
-        tmp_path: "Is a directory",
+        tmp_path: "it is a directory",
         file("empty", b""): "not a trace",
         file("notes", b"notes " * 100): "not a trace",
         file("damaged", bytes(damaged)): "damaged at offset 0",

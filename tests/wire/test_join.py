@@ -1,14 +1,16 @@
 """Join: what it answers, what it refuses, and what it must not touch."""
 
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
-from gemps.v1 import run_pb2, transfer_pb2
+from gemps.v1 import run_pb2, session_pb2, transfer_pb2
 
 from tests.wire.conftest import Serve
 from tests.wire.model import BFLOAT16, FLOAT16, FLOAT32, INT8_BLOCK, LARGE, SHARED_MEMORY, SMALL
-from tests.wire.refusals import refused
+from tests.wire.refusals import PATIENCE, refused
 from tests.wire.serving import Serving
 
 
@@ -175,6 +177,12 @@ async def test_worker_that_can_only_share_memory_is_refused(serving: Serving, fi
         pytest.param({"device": "d" * 257}, id="long-device"),
         pytest.param({"host_name": "h" * 257}, id="long-host-name"),
         pytest.param({"engine": "e\x1b[2J"}, id="engine-with-control-character"),
+        pytest.param({"worker_name": "eda\u202enimda"}, id="name-written-backwards"),
+        pytest.param({"host_name": "rack\u20694"}, id="isolate"),
+        pytest.param({"device": "cuda\u2029:0"}, id="paragraph-separator"),
+        pytest.param({"agent": "gemps\U000e0067\U000e007f"}, id="tags"),
+        pytest.param({"host_id": "h\u2060"}, id="word-joiner"),
+        pytest.param({"steps_per_epoch": 2**32 + 1}, id="endless-epoch"),
     ],
 )
 async def test_join_with_an_illegal_field_is_refused(serving: Serving, changes: dict[str, object]) -> None:
@@ -182,7 +190,9 @@ async def test_join_with_an_illegal_field_is_refused(serving: Serving, changes: 
     assert not (await serving.status()).workers
 
 
-@pytest.mark.parametrize("name", ["n", "n" * 256, "ü" * 128, "host-1:4711 (gpu)", "\U0001f469\u200d\U0001f52c"])
+@pytest.mark.parametrize(
+    "name", ["n", "n" * 256, "ü" * 128, "host-1:4711 (gpu)", "\U0001f469\u200d\U0001f52c", "مى\u200cشود", "工人 7"]
+)
 async def test_legal_worker_names_are_taken(serving: Serving, name: str) -> None:
     await serving.worker().join(worker_name=name)
     assert [worker.name for worker in (await serving.status()).workers] == [name]
@@ -203,6 +213,26 @@ async def test_more_sessions_than_allowed_are_refused(serve: Serve) -> None:
         assert "2" in refusal.message
     await other.leave()
     await serving.joined(name="third")
+
+
+async def test_one_token_cannot_keep_others_out_with_all_sessions(serve: Serve, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("worker leaked-and-known-to-all\nworker of-an-honest-team\nobserver of-one-that-watches\n")
+    serving = await serve(tokens=tokens, max_sessions=80)
+    worker = serving.worker()
+
+    async def join(name: str, token: str) -> bytes:
+        request = worker.join_request(session_id=os.urandom(16), worker_name=name)
+        await worker.stub.Join(request, metadata=[("authorization", f"Bearer {token}")], timeout=PATIENCE)
+        return request.session_id
+
+    taken = [await join(f"hostile-{number}", "leaked-and-known-to-all") for number in range(80)]
+    await join("honest", "of-an-honest-team")
+    await refused(join("hostile-80", "leaked-and-known-to-all"), "TOO_MANY")
+    heartbeat = session_pb2.HeartbeatRequest(session_id=taken[0])
+    metadata = [("authorization", "Bearer leaked-and-known-to-all")]
+    refusal = await refused(worker.stub.Heartbeat(heartbeat, metadata=metadata, timeout=PATIENCE), "EXPIRED_SESSION")
+    assert "raise --max-sessions" in refusal.message
 
 
 async def test_worker_that_comes_back_under_its_name_fits_where_no_other_does(serve: Serve) -> None:

@@ -2,12 +2,13 @@
 
 import asyncio
 import math
+import sys
 from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
-from gemps.v1 import operations_pb2, run_pb2, status_pb2, transfer_pb2
+from gemps.v1 import history_pb2, operations_pb2, run_pb2, status_pb2, transfer_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -321,6 +322,41 @@ async def test_leave_with_too_long_a_reason_is_refused(serving: Serving) -> None
 def evaluation(accuracy: float, clock: int = 1, **changes: object) -> operations_pb2.ReportEvaluationRequest:
     fields = {"version": transfer_pb2.Version(incarnation=1, clock=clock), "loss": 1 - accuracy, "samples": 360}
     return operations_pb2.ReportEvaluationRequest(**(fields | {"accuracy": accuracy, "evaluator": "eve"} | changes))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"loss": math.inf}, {"loss": -math.inf}, {"loss": 1.0, "bits_per_character": math.inf}],
+    ids=["infinite", "minus-infinite", "infinite-bits"],
+)
+async def test_an_evaluation_with_an_infinite_loss_is_the_newest_but_never_the_best(
+    serving: Serving, broken: dict[str, float]
+) -> None:
+    report = serving.stub.ReportEvaluation
+    assert not (await report(evaluation(0.9, 1, **broken))).best
+    assert not (await serving.status()).HasField("best_evaluation")
+    assert (await report(evaluation(0.2, 2))).best
+    assert not (await report(evaluation(1.0, 3, **broken))).best
+    status = await serving.status()
+    assert (status.last_evaluation.accuracy, status.best_evaluation.accuracy) == (1.0, pytest.approx(0.2))
+
+
+@pytest.mark.parametrize("claim", [1e300, -1e300, math.inf, -math.inf, math.nan, sys.float_info.max])
+async def test_one_of_four_workers_cannot_move_the_runs_loss_beyond_the_others(serving: Serving, claim: float) -> None:
+    """Neither in the status nor in the curve of its history."""
+    honest = [1.0, 1.25, 1.5]
+    for worker, loss in zip(await serving.training(4), [*honest, claim], strict=True):
+        commit = worker.prepare(worker.delta(1))
+        commit.header.loss = loss
+        await worker.commit_on_new_stream(commit)
+    assert min(honest) <= (await serving.status()).loss <= max(honest)
+    await serving.stub.Control(
+        operations_pb2.ControlRequest(action=operations_pb2.CONTROL_ACTION_FINISH), timeout=PATIENCE
+    )
+    history = await serving.stub.GetHistory(history_pb2.GetHistoryRequest(), timeout=PATIENCE)
+    losses = [one.loss for one in history.intervals if one.HasField("loss")]
+    assert losses
+    assert all(min(honest) <= loss <= max(honest) for loss in losses)
 
 
 async def test_evaluations_are_remembered_the_newest_and_the_best(serving: Serving) -> None:

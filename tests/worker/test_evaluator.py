@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -182,6 +183,26 @@ def test_only_better_ones_replace_what_is_kept_also_after_a_restart(tmp_path: Pa
     assert kept(folder) == (0.5, 1)
     assert again.offer(model(4), facts(0.6))
     assert kept(folder) == (0.6, 4)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"loss": math.inf}, {"loss": -math.inf}, {"loss": math.nan}, {"loss": 0.5, "bits_per_character": math.inf}],
+)
+def test_parameters_whose_loss_is_not_finite_are_never_the_best(broken: dict[str, Any], tmp_path: Path) -> None:
+    folder = BestCheckpoint(tmp_path)
+    assert not folder.offer(model(1), facts(0.9) | broken)
+    assert folder.accuracy is None
+    assert folder.offer(model(2), facts(0.1) | {"loss": 2.5})
+    assert not folder.offer(model(3), facts(1.0) | broken)
+    assert kept(tmp_path) == (0.1, 2)
+
+
+def test_finite_parameters_replace_infinite_ones_that_an_older_version_kept(tmp_path: Path) -> None:
+    old = facts(0.95) | {"loss": math.inf}
+    save_file({"weight": torch.zeros(2, 3)}, tmp_path / "model.safetensors", {"gemps_best": json.dumps(old)})
+    assert BestCheckpoint(tmp_path).offer(model(1), facts(0.2) | {"loss": 2.0})
+    assert kept(tmp_path) == (0.2, 1)
 
 
 def test_a_crash_between_the_two_files_is_mended_by_the_next_start(tmp_path: Path) -> None:

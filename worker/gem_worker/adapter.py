@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gem_core.layout import TensorKind
+from gem_core.regular_files import read_text
 from gem_worker.client import ADAPTER_BYTES
 from gem_worker.errors import TaskError
 from gem_worker.wrappers import plain_names
@@ -97,7 +98,7 @@ def read_description(model_file: Path) -> bytes:
     for state in (folder / "state.json", folder / "latest" / "state.json"):
         if state.exists():
             try:
-                return base64.b64decode(json.loads(state.read_text(encoding="utf-8")).get("adapter", ""))
+                return base64.b64decode(json.loads(read_text(state)).get("adapter", ""))
             except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
                 raise TaskError(f"{state} cannot be read: {error}") from error
     return b""

@@ -1,6 +1,8 @@
 """The best parameters of a run, kept in a folder."""
 
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from gem_core.regular_files import check_regular
 from gem_worker.client.operating_system import replace_durably
 from gem_worker.errors import TaskError
 
@@ -37,11 +40,16 @@ class BestCheckpoint:
     def offer(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> bool:
         """Keep the parameters if `facts["accuracy"]` (0 to 1) is the highest so far; return whether.
 
+        Parameters whose figures are not all finite (`is_finite`) are never kept. If earlier versions of gemps kept
+        such parameters in the folder, any finite ones replace them.
+
         Raises TaskError if `facts["layout_digest"]` is another model's, or if writing fails.
         """
         if self.facts is not None and facts["layout_digest"] != self.facts["layout_digest"]:
             raise TaskError(f"{self._model} is of another model: name another folder, one for each run")
-        if self.accuracy is not None and facts["accuracy"] <= self.accuracy:
+        if not is_finite(facts):
+            return False
+        if self.facts is not None and is_finite(self.facts) and facts["accuracy"] <= self.facts["accuracy"]:
             return False
         part = self._folder / f".{MODEL_FILE}.part"
         try:
@@ -58,6 +66,7 @@ class BestCheckpoint:
             self._folder.mkdir(parents=True, exist_ok=True)
             if not self._model.exists():
                 return None
+            check_regular(self._model)
             with safe_open(self._model, "np") as file:
                 metadata = file.metadata() or {}
         except OSError as error:
@@ -83,6 +92,15 @@ class BestCheckpoint:
     def _unusable(self, error: Exception) -> TaskError:
         why = getattr(error, "strerror", None) or error
         return TaskError(f"the best parameters cannot be kept in {self._folder}: {why}; free some room or name another")
+
+
+def is_finite(facts: Mapping[str, Any]) -> bool:
+    """Whether the evaluation's loss, accuracy and bits per character (where it has them) are finite numbers.
+
+    A model whose loss is infinite or NaN has diverged, even if it still guesses some samples right.
+    """
+    figures = (facts.get(name) for name in ("loss", "accuracy", "bits_per_character"))
+    return all(math.isfinite(figure) for figure in figures if figure is not None)
 
 
 def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from gem_core.layout import Layout, TensorKind
+from gem_core.regular_files import check_regular
 from gem_worker.adapter import read_description, write_adapter
 from gem_worker.client import ClientSettings, Observer, Version
 from gem_worker.devices import device_for
@@ -79,6 +80,7 @@ def read_model(path: Path | str) -> dict[str, Tensor]:
     if file.is_dir():
         file = file / "model.safetensors"
     try:
+        check_regular(file)
         return load_file(file)
     except FileNotFoundError:
         raise TaskError(f"{file} does not exist; give a model.safetensors, or the folder that holds one") from None

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from gem_worker.best import BestCheckpoint
+from gem_worker.best import BestCheckpoint, is_finite
 from gem_worker.client import (
     ClientError,
     ClientEvent,
@@ -40,7 +40,8 @@ class Followed:
 
     Attributes:
         run_seconds: training time at the pull.
-        is_best: highest accuracy so far, including `keep_best` from earlier processes.
+        is_best: highest accuracy so far, including `keep_best` from earlier processes. Never of an evaluation whose
+            loss is infinite or NaN.
         is_reported: False if the loss is NaN, which servers reject.
         stops_run: it finished the run.
     """
@@ -150,11 +151,15 @@ class _Follower:
         if self._kept is not None:
             of = {"task": self._held_out.task.name, "model": self._held_out.model_name, "layout_digest": layout_digest}
             return self._kept.offer(tensors, asdict(result) | of)
-        before, self._best = self._best, max(self._best, result.accuracy)
-        return result.accuracy > before
+        if not is_finite(asdict(result)) or result.accuracy <= self._best:
+            return False
+        self._best = result.accuracy
+        return True
 
     def _stop_at(self, result: EvaluationResult, watch: "_Watch") -> bool:
-        if self._target is None or self._stopped or result.accuracy < self._target or watch.is_finished:
+        if self._target is None or self._stopped or watch.is_finished:
+            return False
+        if not is_finite(asdict(result)) or result.accuracy < self._target:
             return False
         assert result.version is not None
         reason = f"an evaluator saw accuracy {result.accuracy:.4f} at version {result.version.clock}"

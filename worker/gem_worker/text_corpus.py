@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gem_core.regular_files import read_bytes
 from gem_worker.errors import TaskError
 
 # Every byte is a token: all texts have one vocabulary.
@@ -91,7 +92,7 @@ def _read_files(path: Path) -> Iterator[bytes]:
         raise TaskError(f"--text {path} does not exist; name a file with UTF-8 text, or a folder with such files")
     for file in [path] if path.is_file() else _files_in(path):
         try:
-            data = file.read_bytes()
+            data = read_bytes(file)
             data.decode()
         except OSError as error:
             raise TaskError(f"--text {file} cannot be read ({error.strerror}); name another text") from error

@@ -13,13 +13,15 @@ from gem_worker.client.operating_system import set_mode
 
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.extras import require
+from gem_core.regular_files import read_bytes
 
 if TYPE_CHECKING:
     from gem_cli.certificates import Pair
 
 ROLES = ("worker", "observer", "operator")
 NAMES = ("server", "localhost", "127.0.0.1", "::1")
-_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+# With underscores, which names of hosts should not have, but those of compose services and Windows machines do.
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?=.{{1,253}}\Z)(\*\.)?{_LABEL}(\.{_LABEL})*")
 
 
@@ -63,7 +65,8 @@ def certs(
 
       gemps work 10.77.0.1:50051 --credentials certs/worker
     """
-    names = list(dict.fromkeys([*(name or ()), *NAMES]))
+    asked = [_without_dot(one) for one in name or ()]
+    names = list(dict.fromkeys([*asked, *NAMES]))
     require("certs", "certs")
     from gem_cli.certificates import Authority, Pair, is_address
 
@@ -72,7 +75,7 @@ def certs(
             raise CommandError(f"--name {one}: write a host's name or an IP address, without scheme and port", USAGE)
     files = _Files(folder, readable=containers)
     try:
-        _check_names(folder / "server", name or [])
+        _check_names(folder / "server", asked)
         files.make_folder(folder, 0o700)
         authority_pair = files.pair("ca", lambda: Authority.make().pair, key_mode=0o600)
         try:
@@ -90,8 +93,13 @@ def certs(
             files.pair(f"{role}/client", partial(authority.for_client, f"gemps-{role}", days))
         _make_tokens(files, folder)
     except OSError as error:
-        raise CommandError(f"{error.filename} cannot be written: {error.strerror}") from None
+        raise CommandError(f"{error.filename} cannot be read or written: {error.strerror}") from None
     _report(folder, files.made, names)
+
+
+def _without_dot(name: str) -> str:
+    """A name as certificates have it: `server.example.` is `server.example`, written absolutely for DNS."""
+    return name[:-1] if name.endswith(".") and not name.endswith("..") else name
 
 
 class _Files:
@@ -108,7 +116,7 @@ class _Files:
     def make(self, name: str, content: Callable[[], bytes], mode: int | None = None) -> bytes:
         path = self._folder / name
         try:
-            return path.read_bytes()
+            return read_bytes(path)
         except FileNotFoundError:
             data = content()
         # Mode set at creation; never follow links.
@@ -128,7 +136,7 @@ class _Files:
                 f"{there} is there and {missing[0]} is not: put that back, or delete {there} to have both made anew"
             )
         if not missing:
-            return paths[0].read_bytes(), paths[1].read_bytes()
+            return read_bytes(paths[0]), read_bytes(paths[1])
         pair = make()
         # A server reloading in between finds no pair and keeps its own.
         return self.make(f"{name}.crt", lambda: pair.certificate), self.make(f"{name}.key", lambda: pair.key, key_mode)
@@ -141,7 +149,7 @@ def _check_names(folder: Path, wanted: list[str]) -> None:
     if not wanted or not path.exists():
         return
     try:
-        found = names_of(path.read_bytes())
+        found = names_of(read_bytes(path))
     except ValueError as error:
         raise CommandError(f"{path} is no certificate of a server ({error}): delete it and server.key") from None
     missing = [one for one in wanted if one not in found]

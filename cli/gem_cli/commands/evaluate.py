@@ -21,6 +21,7 @@ from gem_cli.extras import require
 from gem_cli.options import Given, OptionGroup, flag, with_options
 from gem_cli.status_view import describe_evaluation
 from gem_cli.strict_json import to_json
+from gem_core.regular_files import read_text
 
 _TEXT = ("text", "context", "layers", "width", "heads")
 _DATA_AND_MODEL = ("task", "model", "dataset_dir", "image_size", "generated_samples", "generated_classes", *_TEXT)
@@ -205,5 +206,5 @@ def _run_settings(model_file: Path) -> dict[str, Any]:
     summary = _folder(model_file) / "summary.json"
     if not summary.exists():
         return {}
-    found: dict[str, Any] = json.loads(summary.read_text(encoding="utf-8"))["settings"]
+    found: dict[str, Any] = json.loads(read_text(summary))["settings"]
     return found

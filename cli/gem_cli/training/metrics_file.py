@@ -13,6 +13,7 @@ from typing import Any
 
 from gem_cli.status_view import Status
 from gem_cli.strict_json import to_json
+from gem_core.regular_files import read_bytes
 
 MAX_BYTES = 32 * 1024 * 1024
 # These change although nothing happens.
@@ -76,7 +77,7 @@ class MetricsFile:
         return newest
 
     def _continue(self) -> None:
-        content = self._path.read_bytes()
+        content = read_bytes(self._path)
         whole = content[: content.rfind(b"\n") + 1]
         if len(whole) < len(content):
             _replace(self._path, whole)
@@ -127,7 +128,7 @@ def commits_of(lines: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _lines(path: Path) -> list[bytes]:
-    return path.read_bytes().splitlines() if path.exists() else []
+    return read_bytes(path).splitlines() if path.exists() else []
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

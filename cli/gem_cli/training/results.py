@@ -14,6 +14,7 @@ from gem_cli.training.reporters import Reporter
 from gem_cli.training.run_folder import RunFolder
 from gem_cli.training.training_run import Outcome
 from gem_core.extras import PACKAGES, explain_missing
+from gem_core.regular_files import read_text
 
 
 def evaluate(folder: RunFolder, worker_arguments: Sequence[str]) -> Mapping[str, Any] | str:
@@ -43,7 +44,7 @@ def report_best(folder: RunFolder, target: float | None, reporter: Reporter) -> 
     facts = folder.best / "best.json"
     if not facts.exists():
         return {}
-    best = json.loads(facts.read_text(encoding="utf-8"))
+    best = json.loads(read_text(facts))
     version = int(best["version"]["clock"])
     reached = target is not None and best["accuracy"] >= target
     why = f"--stop-at-accuracy {target:g} was reached, which ended the run: " if reached else ""

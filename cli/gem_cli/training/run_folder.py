@@ -10,6 +10,7 @@ from typing import Any
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.strict_json import to_json
 from gem_cli.training.metrics_file import last_line, read_lines
+from gem_core.regular_files import check_regular, read_text
 
 _SHARDS = "shards"
 
@@ -106,6 +107,7 @@ class RunFolder:
         newest = self.path / "latest" / "model.safetensors"
         if not newest.exists():
             return False
+        check_regular(newest)
         shutil.copyfile(newest, self.model)
         return True
 
@@ -116,7 +118,7 @@ class RunFolder:
     def has_adapter(self) -> bool:
         """Whether the newest checkpoint has an adapter."""
         state = self.path / "latest" / "state.json"
-        return "adapter" in json.loads(state.read_text(encoding="utf-8"))
+        return "adapter" in json.loads(read_text(state))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""

@@ -28,6 +28,7 @@ from safetensors import TensorSpec as FileTensor
 from gem_core import ElementType, Layout, TensorSpec
 from gem_core.aligned import aligned_copy, aligned_empty
 from gem_core.checksum import crc32c
+from gem_core.regular_files import open_regular, read_bytes, read_text
 from gem_core.shards import Shard
 from gem_server.durability.files import Files
 from gem_server.errors import StartupError
@@ -124,7 +125,7 @@ def read_checkpoint(place: Path, *, with_moments: bool = True) -> Checkpoint:
     """Read a checkpoint's directory. Raises StartupError."""
     try:
         _check(place.resolve(strict=True))
-        document = json.loads((place / STATE_FILE).read_text(encoding="utf-8"))
+        document = json.loads(read_text(place / STATE_FILE))
         if document.pop("format", None) != FORMAT:
             raise StartupError(f"{place / STATE_FILE}: not a checkpoint of this version of gemps ({FORMAT})")
         layout = _layout(document)
@@ -147,7 +148,7 @@ def all_checkpoints(data_dir: Path) -> list[tuple[int, Path]]:
 def read_state(place: Path) -> tuple[Layout, dict[str, Any]]:
     """Read layout and state, without tensors. Raises StartupError."""
     try:
-        document = json.loads((place / STATE_FILE).read_text(encoding="utf-8"))
+        document = json.loads(read_text(place / STATE_FILE))
         return _layout(document), document
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StartupError(f"the checkpoint {place} cannot be read: {error}") from error
@@ -228,7 +229,7 @@ def _write_checksums(directory: Path) -> None:
 
 def _check(directory: Path) -> None:
     file = directory / CHECKSUMS_FILE
-    text, _, own = file.read_bytes().partition(b"\n")
+    text, _, own = read_bytes(file).partition(b"\n")
     if own != f"{crc32c(text):08x}\n".encode():
         raise _damaged(file, 0)
     for name, expected in json.loads(text).items():
@@ -249,7 +250,7 @@ def _damaged(file: Path, offset: int) -> StartupError:
 
 
 def _blocks(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as stream:
+    with os.fdopen(open_regular(file), "rb") as stream:
         while block := stream.read(CHECKED_BLOCK):
             yield block
 
@@ -290,7 +291,7 @@ def _as_vectors(file: Path, length: int, found: list[Any]) -> tuple[NDArray[np.f
 
 
 def _read(file: Path) -> dict[str, Any]:
-    return dict(deserialize(file.read_bytes()))  # type: ignore[no-untyped-call]
+    return dict(deserialize(read_bytes(file)))  # type: ignore[no-untyped-call]
 
 
 def _tensor_bytes(tensors: dict[str, Any], spec: TensorSpec, element_type: ElementType) -> bytes:

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from gem_core.regular_files import open_regular
 from gem_server.errors import StartupError
 from gem_trace.files import lock
 
@@ -20,7 +21,7 @@ class DirectoryLock:
         """Lock. Raises StartupError if locked by another server; OSError."""
         if self._descriptor is not None:
             return
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_regular(self.path, os.O_RDWR | os.O_CREAT)
         try:
             if not lock(descriptor):
                 holder = os.pread(descriptor, 100, 0).decode("ascii", "replace").strip()

@@ -1,10 +1,12 @@
 """A large model.safetensors as several files with an index, as Hugging Face's `from_pretrained` reads them."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gem_core.regular_files import open_regular
 from gem_server.durability.checkpoint import MODEL_FILE
 from gem_server.errors import StartupError
 
@@ -21,7 +23,7 @@ def split_model(model: Path, folder: Path, file_bytes: int = FILE_BYTES) -> Path
     index = folder / INDEX_FILE
     if index.exists():
         raise StartupError(f"{index} exists: choose another folder")
-    with model.open("rb") as source:
+    with os.fdopen(open_regular(model), "rb") as source:
         length = int.from_bytes(source.read(8), "little")
         described = json.loads(source.read(length))
         metadata = described.pop("__metadata__", {})

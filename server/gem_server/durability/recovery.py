@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import mmap
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gem_core.aligned import aligned_copy
+from gem_core.regular_files import open_regular, read_bytes
 from gem_server.durability import checkpoint, log_format, run_record
 from gem_server.durability.checkpoint import Checkpoint
 from gem_server.durability.log_format import NO_LOG, DamageError, FileHeader, Record
@@ -149,7 +151,7 @@ class _Chain:
     def _read_file(self, number: int, log_id: bytes) -> bool:
         """Whether it was used; an empty `log_id` means the successor."""
         path = self._path(number)
-        with path.open("rb") as stream:
+        with os.fdopen(open_regular(path), "rb") as stream:
             if path.stat().st_size == 0:
                 if log_id:
                     raise _refused(path, DamageError(0, "it is empty"))
@@ -220,7 +222,7 @@ def _any(data: memoryview, start: int) -> bool:
 
 def _check_no_records(directory: Path) -> None:
     for path in sorted(directory.glob("*.wal")):
-        if log_format.has_records(memoryview(path.read_bytes())):
+        if log_format.has_records(memoryview(read_bytes(path))):
             raise StartupError(
                 f"{path} is the log of a run whose checkpoint ({checkpoint.LATEST}) is missing: bring that back, or "
                 "choose another --data-dir"
@@ -229,7 +231,7 @@ def _check_no_records(directory: Path) -> None:
 
 def _log_after(directory: Path, clock: int) -> Path | None:
     for path in sorted(directory.glob("*.wal")):
-        data = memoryview(path.read_bytes())
+        data = memoryview(read_bytes(path))
         with contextlib.suppress(DamageError):
             header = log_format.decode_header(data)
             if header is not None and header.clock >= clock and log_format.has_records(data):

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gem_core import Statistics
+from gem_core.visible_text import escape_invisible
 from gem_server.state.ledger import Content, Entry, Ledger, Verdict
 from gem_server.state.run import Run, RunState
 from gem_server.state.workers import Worker, Workers, WorkerState
@@ -105,7 +106,8 @@ def restore(state: dict[str, Any], run: Run, workers: Workers, ledger: Ledger) -
     elif budget.commits and run.commits >= budget.commits:
         run.finish(f"{run.commits} commits")
     for saved in state["workers"]:
-        worker = Worker(str(saved["name"]), int(saved["rank"]), commits=int(saved["commits"]))
+        name = escape_invisible(str(saved["name"]))  # earlier versions took names that are refused now
+        worker = Worker(name, int(saved["rank"]), commits=int(saved["commits"]))
         worker.sessions = int(saved["sessions"])
         worker.state = WorkerState.LEFT
         worker.steps_per_epoch = int(saved.get("steps_per_epoch", 0))

@@ -1,7 +1,6 @@
 """The applying task. Parallel kernels must be launched from one thread."""
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
@@ -32,6 +31,7 @@ from gem_server.flow.requests import (
 )
 from gem_server.flow.shared_snapshots import SharedSnapshots
 from gem_server.flow.staging_pool import BufferLease, StagingPool
+from gem_server.peer_log import PeerLog
 from gem_server.state.buffers import Buffers, with_commit
 from gem_server.state.central_variable import CentralVariable, Snapshot
 from gem_server.state.kept_rule import KeptRule, copy_rule, rule_record
@@ -49,7 +49,6 @@ from gem_server.telemetry.worker_telemetry import WorkerTelemetry
 COPY_ELSEWHERE_ELEMENTS = 1 << 18
 
 Result = TypeVar("Result")
-logger = logging.getLogger(__name__)
 
 
 class Applier:
@@ -71,6 +70,7 @@ class Applier:
         journal: Journal,
         observer: CommitObserver,
         is_secondary: bool,
+        peer_log: PeerLog,
     ) -> None:
         self._central = central
         self._rule = rule
@@ -85,6 +85,7 @@ class Applier:
         self._journal = journal
         self._observer = observer
         self._is_secondary = is_secondary
+        self._peer_log = peer_log
         self.shared = SharedSnapshots(central, clock, stall_timeout)
         self.on_commit: list[Callable[[], None]] = []
         self._cut_moments: Mapping[str, Vectors] = {}
@@ -292,8 +293,8 @@ class Applier:
     def _log_reset(self, session: Session, moment: str) -> None:
         if session.worker.commits:
             name, clock = session.worker.name, self._central.clock
-            about = {"event": "joined-again", "worker": name, "clock": clock}
-            logger.info("worker %s continues at clock %d, with %s", name, clock, moment, extra=about)
+            line = f"worker {name} continues at clock {clock}, with {moment}"
+            self._peer_log.log("joined-again", name, line, worker=name, clock=clock)
 
     async def read_snapshot(self, request: SnapshotRequest) -> None:
         """Open a reader of the session's snapshot, or of theta."""

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from gem_core.regular_files import read_bytes
 from gem_server.errors import StartupError
 
 
@@ -29,7 +30,7 @@ def read_shard_credentials(folder: Path | None) -> ShardCredentials:
 
 def _file_bytes(path: Path, *, required: bool) -> bytes:
     try:
-        return path.read_bytes() if required or path.exists() else b""
+        return read_bytes(path) if required or path.exists() else b""
     except OSError as error:
         raise StartupError(
             f"--primary-credentials: {path} cannot be read ({error.strerror}): give the operator folder of gemps certs"

@@ -8,6 +8,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Generic, TypeVar
 
+from gem_core import regular_files
+
 Read = TypeVar("Read")
 
 # Between checks, each a stat per file.
@@ -87,7 +89,7 @@ class WatchedFiles(Generic[Read]):
 def read_text(path: Path, what: str) -> str:
     """The file's text. Raises UnusableFileError."""
     try:
-        return path.read_text(encoding="utf-8")
+        return regular_files.read_text(path)
     except OSError as error:
         raise UnusableFileError(f"{what} {path} cannot be read ({error.strerror}): check its path and rights") from None
     except UnicodeDecodeError:

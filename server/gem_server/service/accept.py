@@ -6,12 +6,10 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
-from gem_server.service.refusal_log import RefusalLog
+from gem_server.peer_log import PeerLog
 
 # For example without free descriptors.
 _PAUSE_SECONDS = 1.0
-
-logger = logging.getLogger(__name__)
 
 
 async def accept_all(
@@ -19,6 +17,7 @@ async def accept_all(
     has_room: Callable[[], bool],
     take: Callable[[socket.socket], Awaitable[None]],
     what: str,
+    peer_log: PeerLog,
     pause: float = 0.0,
 ) -> NoReturn:
     """Pass connections to `take`, or close them while `has_room()` is false.
@@ -26,12 +25,11 @@ async def accept_all(
     `listening` must be non-blocking. Sleeps: `sock_accept` does not yield while connections are pending.
     """
     loop = asyncio.get_running_loop()
-    refusals = RefusalLog()
     while True:
         try:
             connection, _ = await loop.sock_accept(listening)
         except OSError as error:
-            refusals.log(what, f"no connection for {what}: {error.strerror}")
+            peer_log.refuse(what, f"no connection for {what}: {error.strerror}")
             await asyncio.sleep(_PAUSE_SECONDS)
             continue
         if has_room():
@@ -41,9 +39,10 @@ async def accept_all(
             except asyncio.CancelledError:
                 connection.close()
                 raise
-            except Exception:
+            except Exception as error:
                 connection.close()
-                logger.exception("a connection for %s could not be taken", what)
+                line = f"a connection for {what} could not be taken"
+                peer_log.log("failed", what, line, level=logging.ERROR, error=error)
         else:
             connection.close()
         await asyncio.sleep(pause)

@@ -7,11 +7,11 @@ from urllib.parse import unquote
 import grpc
 
 from gem_server.errors import RefusedError
+from gem_server.peer_log import PeerLog
 from gem_server.security.access import Access
 from gem_server.security.certificates import Certificates
 from gem_server.security.watched_files import WatchedFiles
 from gem_server.service.health import SERVICE as HEALTH
-from gem_server.service.refusal_log import RefusalLog
 from gem_server.service.status_codes import abort
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic for mypy only
@@ -42,9 +42,9 @@ def _configuration(certificates: Certificates) -> grpc.ServerCertificateConfigur
 class TokenInterceptor(grpc.aio.ServerInterceptor):
     """Checks tokens before requests are read, except for the health service."""
 
-    def __init__(self, access: Access, refusals: RefusalLog) -> None:
+    def __init__(self, access: Access, peer_log: PeerLog) -> None:
         self._access = access
-        self._refusals = refusals
+        self._peer_log = peer_log
 
     async def intercept_service(
         self,
@@ -65,7 +65,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         async def refuse(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
             address = address_of(context)
             host = address.rpartition(":")[0]
-            self._refusals.log(host, f"a call from {address} was refused: {refusal.message}")
+            self._peer_log.refuse(host, f"a call from {address} was refused: {refusal.message}")
             await abort(context, refusal)
 
         # Fits every kind: gRPC reads streams on demand.

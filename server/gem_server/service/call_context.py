@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from typing import TypeAlias, TypeVar
 
 import grpc
@@ -12,11 +13,11 @@ from grpc.aio import ServicerContext
 
 from gem_server.errors import Fault, Reason, RefusedError
 from gem_server.flow.calls import Call, TornUploadError
+from gem_server.peer_log import PeerLog
 from gem_server.security.access import Access
 from gem_server.service.auth_interceptor import authorization
 from gem_server.service.first_message import FirstMessages
 from gem_server.service.lane_connection import LaneConnection
-from gem_server.service.refusal_log import RefusalLog
 from gem_server.service.status_codes import abort, as_refusal
 from gem_server.state.sessions import Session, Sessions
 
@@ -28,8 +29,6 @@ DISCONNECTED = (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.UsageError
 
 # These reveal applied commits: send once durable.
 _TELLING = (Reason.SEQUENCE_GAP, Reason.SEQUENCE_REUSED, Reason.STALE_BASE, Reason.RUN_FINISHED)
-
-logger = logging.getLogger(__name__)
 
 
 class ReadinessGate:
@@ -129,11 +128,12 @@ class CallContexts:
         gate: ReadinessGate,
         sessions: Sessions,
         clock: Callable[[], float],
+        peer_log: PeerLog,
         wait_durable: Callable[[], Awaitable[None]] | None = None,
         access: Access | None = None,
     ) -> None:
         self.gate = gate
-        self.refusals = RefusalLog(clock)
+        self.peer_log = peer_log
         self.first_messages = FirstMessages()
         self._sessions = sessions
         self._clock = clock
@@ -145,6 +145,12 @@ class CallContexts:
         """Raise CREDENTIALS or ROLE without a sufficient token."""
         if self._access is not None:
             self._access.check(call, authorization(context.invocation_metadata()))
+
+    def token_digest(self, context: Context) -> bytes:
+        """A digest of the caller's token; empty if the server asks for none, since it could then be anything."""
+        if self._access is None:
+            return b""
+        return sha256((authorization(context.invocation_metadata()) or "").encode("utf-8", "surrogateescape")).digest()
 
     def end_idle(self, refusal: RefusedError) -> None:
         """End calls that are not streaming replies."""
@@ -176,10 +182,10 @@ class CallContexts:
         except Exception as error:
             refusal = as_refusal(error)
             if refusal.reason is Reason.INTERNAL:
-                logger.exception("a call failed")
+                self.peer_log.log("failed", "this server", "a call failed", level=logging.ERROR, error=error)
             elif refusal.reason.fault is Fault.CALLER and call_session.session is not None:
                 name = call_session.session.worker.name
-                self.refusals.log(name, f"worker {name} was refused: {refusal.message}")
+                self.peer_log.refuse(name, f"worker {name} was refused: {refusal.message}")
         finally:
             self._running.discard(call)
             call_session.close(refused=refusal is not None and not isinstance(refusal, TornUploadError))

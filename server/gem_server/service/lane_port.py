@@ -12,12 +12,12 @@ from gemps.lane import IllegalFrameError
 from gemps.v1 import lane_pb2
 
 from gem_server.errors import StartupError
+from gem_server.peer_log import PeerLog
 from gem_server.security.certificates import Certificates
 from gem_server.security.watched_files import WatchedFiles
 from gem_server.service.accept import accept_all
 from gem_server.service.auth_interceptor import address_of
 from gem_server.service.lane_connection import LaneConnection
-from gem_server.service.refusal_log import RefusalLog
 
 # Limit before HELLO; beyond it the oldest is closed.
 MAX_STRANGERS = 256
@@ -35,11 +35,12 @@ class LanePort:
         serve: Callable[[LaneConnection], Awaitable[None]],
         incarnation: int,
         certificates: WatchedFiles[Certificates] | None,
+        peer_log: PeerLog | None = None,
     ) -> None:
         self._serve = serve
         self.incarnation = incarnation
         self._certificates = certificates
-        self._refusals = RefusalLog()
+        self._peer_log = peer_log or PeerLog()
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._connections: dict[LaneConnection, None] = {}  # oldest first
@@ -88,7 +89,7 @@ class LanePort:
             )
         for listening in self._listening:
             pause = 0.0 if self._certificates is None else HANDSHAKE_PAUSE_SECONDS
-            accepting = accept_all(listening, lambda: True, self._accept, "commits", pause)
+            accepting = accept_all(listening, lambda: True, self._accept, "commits", self._peer_log, pause)
             self._accepting.append(asyncio.create_task(accepting))
         return self.port
 
@@ -157,7 +158,9 @@ class LanePort:
 
     def _on_illegal(self, connection: LaneConnection, reason: str) -> None:
         address = address_of(connection)
-        self._refusals.log(address.rpartition(":")[0], f"a connection of the lane from {address} was ended: {reason}")
+        self._peer_log.refuse(
+            address.rpartition(":")[0], f"a connection of the lane from {address} was ended: {reason}"
+        )
 
     def _forget(self, connection: LaneConnection) -> None:
         self._connections.pop(connection, None)

@@ -9,13 +9,13 @@ from gemps.limits import MESSAGE_BYTES
 from grpc_reflection.v1alpha import reflection
 
 from gem_server.errors import StartupError
+from gem_server.peer_log import PeerLog
 from gem_server.security.protection import Protection
 from gem_server.service import handlers
 from gem_server.service.auth_interceptor import TokenInterceptor, server_credentials
 from gem_server.service.first_message import FirstMessages
 from gem_server.service.health import SERVICE as HEALTH
 from gem_server.service.health import Health
-from gem_server.service.refusal_log import RefusalLog
 
 MIB = 1024 * 1024
 # grpc.aio (1.85.1) logs tracebacks for disconnected callers.
@@ -46,8 +46,9 @@ _BACKLOG = 512
 class Listener:
     """Serves gRPC, on one event loop."""
 
-    def __init__(self, protection: Protection) -> None:
+    def __init__(self, protection: Protection, peer_log: PeerLog) -> None:
         self._protection = protection
+        self._peer_log = peer_log
         self._health = Health("", handlers.SERVICE)
         self._server: grpc.aio.Server | None = None
 
@@ -59,7 +60,7 @@ class Listener:
     async def open(self, bind: str, first: FirstMessages, service: handlers.Service, with_reflection: bool) -> int:
         """Listen; return the port. Raises StartupError."""
         protection = self._protection
-        door = () if protection.access is None else (TokenInterceptor(protection.access, RefusalLog()),)
+        door = () if protection.access is None else (TokenInterceptor(protection.access, self._peer_log),)
         self._server = grpc.aio.server(options=CHANNEL_OPTIONS, interceptors=door)
         self._server.add_generic_rpc_handlers((service, handlers.health_handlers(first, self._health)))
         if with_reflection:

@@ -1,11 +1,10 @@
 """Join, Heartbeat and Leave."""
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from gemps.framing import split_field
-from gemps.limits import SESSION_ID_BYTES
+from gemps.limits import SAMPLES, SESSION_ID_BYTES
 from gemps.v1 import run_pb2, session_pb2
 
 from gem_core import Layout, UpdateRule, WireType
@@ -19,14 +18,13 @@ from gem_server.service.auth_interceptor import address_of
 from gem_server.service.call_context import CallContexts, CallSession, Context
 from gem_server.service.layouts import Layouts
 from gem_server.state.central_variable import CentralVariable
+from gem_server.state.places import Origin, network_of
 from gem_server.state.run import Run
 from gem_server.state.sessions import JoinInfo, Session, Sessions
 from gem_server.telemetry.first_batches import TEXT as SAME_BATCHES
 from gem_server.telemetry.first_batches import FirstBatches
 
 _LAYOUT_FIELD = session_pb2.JoinRequest.LAYOUT_FIELD_NUMBER
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -77,7 +75,7 @@ class MembershipHandler:
 
     async def join(self, raw: bytes, context: Context) -> bytes:
         """Create a session, or return its state."""
-        return await self._contexts.unary(context, lambda _: self._join(raw, address_of(context)))
+        return await self._contexts.unary(context, lambda _: self._join(raw, context))
 
     async def heartbeat(self, raw: bytes, context: Context) -> bytes:
         """Keep a session alive."""
@@ -87,31 +85,38 @@ class MembershipHandler:
         """End a session."""
         return await self._contexts.unary(context, lambda call_session: self._leave(raw, call_session))
 
-    async def _join(self, raw: bytes, address: str) -> session_pb2.JoinResponse:
+    async def _join(self, raw: bytes, context: Context) -> session_pb2.JoinResponse:
+        address = address_of(context)
+        origin = Origin(network_of(address.rpartition(":")[0]), self._contexts.token_digest(context))
         rest, layout = split_field(raw, _LAYOUT_FIELD)
         request = messages.parse(session_pb2.JoinRequest, rest)
         _check_session_id(request)
+        _check_epoch(request)
         if (ordered := await self._ordering.wait_joined(request.session_id)) is not None:
             return self._reply(ordered)
         asked = _join_info(request, await self._layouts.decode(layout or memoryview(b"")))
         self._contexts.gate.check_not_draining()
         self._contexts.gate.check_shards()
-        asked = replace(asked, overlap=asked.overlap and self._grants_overlap)
+        asked = replace(asked, overlap=asked.overlap and self._grants_overlap, origin=origin)
         try:
             _check_directions(request, self._run_settings)
             session = self._sessions.join(asked, self._clock())
         except RefusedError as refusal:
             if refusal.retry_after is None:  # permanent
                 name = asked.worker_name
-                self._contexts.refusals.log(name, f"worker {name} may not join from {address}: {refusal}")
+                self._contexts.peer_log.refuse(name, f"worker {name} may not join from {address}: {refusal}")
             raise
         worker = session.worker
         if session.joined_at == session.last_call:
-            ranks = (worker.rank, worker.host_rank)
-            about: dict[str, object] = {"event": "joined", "worker": worker.name, "address": address}
-            about |= {"rank": worker.rank, "host_rank": worker.host_rank}
-            logger.info(
-                "worker %s joined from %s, rank %d, rank %d on its machine", worker.name, address, *ranks, extra=about
+            ranks = f"rank {worker.rank}, rank {worker.host_rank} on its machine"
+            self._contexts.peer_log.log(
+                "joined",
+                worker.name,
+                f"worker {worker.name} joined from {address}, {ranks}",
+                worker=worker.name,
+                address=address,
+                rank=worker.rank,
+                host_rank=worker.host_rank,
             )
         session.eta = self._run.next_eta
         return self._reply(session)
@@ -158,8 +163,9 @@ class MembershipHandler:
     def _compare_batches(self, name: str, batches: tuple[int, ...]) -> None:
         other = self._first_batches.reported(name, batches)
         if other is not None:
-            about = {"event": "same-batches", "worker": name, "other": other}
-            logger.warning("workers %s and %s: %s", other, name, SAME_BATCHES, extra=about)
+            line = f"workers {other} and {name}: {SAME_BATCHES}"
+            log = self._contexts.peer_log.log
+            log("same-batches", name, line, level=logging.WARNING, worker=name, other=other)
 
     async def _leave(self, raw: bytes, call_session: CallSession) -> session_pb2.LeaveResponse:
         if self._shard.is_secondary:
@@ -169,7 +175,7 @@ class MembershipHandler:
         session = call_session.attend(request.session_id)
         self._sessions.leave(session)
         name, told = session.worker.name, reason or "no reason given"
-        logger.info("worker %s left: %s", name, told, extra={"event": "left", "worker": name, "reason": told})
+        self._contexts.peer_log.log("left", name, f"worker {name} left: {told}", worker=name, reason=told)
         return session_pb2.LeaveResponse(
             run_state=messages.RUN_STATES[self._run.state_for(session.worker)],
             last_applied_sequence=session.entry.last_applied,
@@ -182,6 +188,12 @@ def _check_session_id(request: session_pb2.JoinRequest) -> None:
             Reason.MALFORMED,
             f"session_id has {len(request.session_id)} bytes: make {SESSION_ID_BYTES} random ones for each worker",
         )
+
+
+def _check_epoch(request: session_pb2.JoinRequest) -> None:
+    """Refuse claims that would make the run's expected length, and with it a schedule of eta, meaningless."""
+    if request.steps_per_epoch > SAMPLES:
+        raise RefusedError(Reason.MALFORMED, f"steps_per_epoch is {request.steps_per_epoch}: send at most {SAMPLES}")
 
 
 def _join_info(request: session_pb2.JoinRequest, layout: Layout) -> JoinInfo:

@@ -1,7 +1,6 @@
 """Protobuf messages and domain values."""
 
 import math
-import unicodedata
 from functools import lru_cache
 from typing import TypeVar
 
@@ -11,6 +10,7 @@ from google.protobuf.message import DecodeError, Message
 
 from gem_core import ElementType, Layout, LayoutError, Statistics, TensorKind, TensorSpec, UpdateRule, WireType
 from gem_core.selection import Selection
+from gem_core.visible_text import describe_invisible, find_invisible
 from gem_core.wire_types import COARSE, encoded_bytes
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow import commit_service
@@ -89,11 +89,11 @@ def check_size(kind: type[Message], size: int, limit: int = FIELDS_BYTES) -> Non
 
 
 def text(value: str, field: str, required: bool = False) -> str:
-    """Validate. Raises MALFORMED."""
+    """Return the text of a field. Raises MALFORMED if it is too long, or has characters that people would not see."""
     if len(value.encode()) > TEXT_BYTES or (required and not value):
         raise RefusedError(Reason.MALFORMED, f"{field} must have {1 if required else 0} to {TEXT_BYTES} bytes of UTF-8")
-    if any(unicodedata.category(character) == "Cc" for character in value):
-        raise RefusedError(Reason.MALFORMED, f"{field} must not contain control characters")
+    if (at := find_invisible(value)) is not None:
+        raise RefusedError(Reason.MALFORMED, f"{field} has {describe_invisible(value, at)}: leave it out")
     return value
 
 

@@ -1,6 +1,5 @@
 """ReportEvaluation and Control."""
 
-import logging
 import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,8 +15,6 @@ from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluation, Evaluations
 from gem_server.state.run import Run
 from gem_server.state.sessions import Sessions
-
-logger = logging.getLogger(__name__)
 
 
 class Operations:
@@ -58,7 +55,11 @@ class Operations:
         request = messages.parse(operations_pb2.ReportEvaluationRequest, raw)
         bits = request.bits_per_character if request.HasField("bits_per_character") else None
         if not 0 <= request.accuracy <= 1 or math.isnan(request.loss) or (bits is not None and math.isnan(bits)):
-            raise RefusedError(Reason.BAD_VALUE, "accuracy must be a fraction from 0 to 1, and the losses numbers")
+            raise RefusedError(
+                Reason.BAD_VALUE,
+                "accuracy must be a fraction from 0 to 1, and loss and bits_per_character numbers, not NaN: skip the "
+                "report of an evaluation without them",
+            )
         best = self._evaluations.report(
             Evaluation(
                 messages.version_from(request.version),
@@ -79,7 +80,8 @@ class Operations:
         path, session_ended = "", False
         if request.action == operations_pb2.CONTROL_ACTION_FINISH:
             told = reason or "no reason given"
-            logger.info("an operator finishes the run: %s", told, extra={"event": "ordered-to-finish", "reason": told})
+            line = f"an operator finishes the run: {told}"
+            self._contexts.peer_log.log("ordered-to-finish", "operator", line, reason=told)
             self._run.finish(reason or "an operator finished it", resumable=request.resumable)
         elif request.action == operations_pb2.CONTROL_ACTION_CHECKPOINT:
             path = str(await self._checkpoint())
@@ -101,8 +103,9 @@ class Operations:
         worker = messages.text(request.worker, "worker", required=True)
         if not self._sessions.end_lost(worker, self._clock(), comes_back=request.comes_back):
             return False
-        about = {"event": "session-ended", "worker": worker, "reason": reason}
-        logger.warning("worker %s is gone: %s", worker, reason or "an operator ended its session", extra=about)
+        line = f"worker {worker} is gone: {reason or 'an operator ended its session'}"
+        log = self._contexts.peer_log.log
+        log("session-ended", worker, line, level=logging.WARNING, worker=worker, reason=reason)
         return True
 
     def _check_primary(self) -> None:

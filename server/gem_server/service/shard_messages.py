@@ -123,7 +123,9 @@ def hello_from(message: shards_pb2.FollowRequest) -> Hello:
     if not message.HasField("hello") or not hello.shard < hello.shards <= MAX_SHARDS:
         raise RefusedError(Reason.MALFORMED, "Follow: send the hello first, with shard < shards")
     address = messages.text(hello.address, "address", required=True)
-    return Hello(Shard(hello.shard, hello.shards), address, hello.rule, tuple(hello.clocks), hello.run)
+    return Hello(
+        Shard(hello.shard, hello.shards), address, hello.rule, tuple(hello.clocks), messages.text(hello.run, "run")
+    )
 
 
 def begin_to(begin: Begin) -> bytes:

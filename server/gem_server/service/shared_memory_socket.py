@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import logging
 import os
 import socket
 import stat
@@ -16,6 +15,7 @@ from gemps.v1 import shared_memory_pb2
 from gem_core import WireType
 from gem_core.shards import Shard
 from gem_server.errors import Reason, RefusedError, StartupError
+from gem_server.peer_log import PeerLog
 from gem_server.service import messages
 from gem_server.service.accept import accept_all
 from gem_server.service.call_context import ReadinessGate
@@ -28,8 +28,6 @@ REQUEST_SECONDS = 10.0
 SPARE_CONNECTIONS = 64
 # Against storms.
 ACCEPT_PAUSE_SECONDS = 0.001
-
-logger = logging.getLogger(__name__)
 
 
 class SharedMemorySocket:
@@ -46,9 +44,11 @@ class SharedMemorySocket:
         clock: Callable[[], float],
         on_release: Callable[[], None],
         shard: Shard,
+        peer_log: PeerLog,
     ) -> None:
         self.path = path
         self._shard = shard
+        self._peer_log = peer_log
         self._on_release = on_release
         self._sessions = sessions
         self._gate = gate
@@ -71,7 +71,9 @@ class SharedMemorySocket:
             listening.close()
             raise
         self._listening = listening
-        accepting = accept_all(listening, self._has_room, self._accept, "shared memory", ACCEPT_PAUSE_SECONDS)
+        accepting = accept_all(
+            listening, self._has_room, self._accept, "shared memory", self._peer_log, ACCEPT_PAUSE_SECONDS
+        )
         self._accepting = asyncio.create_task(accepting)
 
     async def close(self) -> None:
@@ -111,7 +113,10 @@ class SharedMemorySocket:
                 return
             except OSError as error:
                 if error.errno not in (errno.ECONNRESET, errno.EPIPE):
-                    logger.warning("no shared memory for a worker, which uses the stream: %s", error.strerror or error)
+                    self._peer_log.refuse(
+                        "shared memory",
+                        f"no shared memory for a worker, which uses the stream: {error.strerror or error}",
+                    )
                 return
             self._supersede_older_connection(session)
             delta = regions.new_delta()
@@ -120,7 +125,7 @@ class SharedMemorySocket:
                 socket.send_fds(connection, [_answer(shared)], [region.file.descriptor for region in shared])
                 if delta.number == len(regions.snapshots) + 1:  # first request
                     name = session.worker.name
-                    logger.info("worker %s shares memory", name, extra={"event": "shares-memory", "worker": name})
+                    self._peer_log.log("shares-memory", name, f"worker {name} shares memory", worker=name)
                 await loop.sock_recv(connection, 1)  # EOF; data ends it, too
             except OSError:
                 pass

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gemps.v1 import run_pb2, status_pb2
 
+from gem_core.median import median
 from gem_server import __version__
 from gem_server.durability.checkpointer import Checkpointer
 from gem_server.errors import Reason, RefusedError
@@ -154,7 +155,7 @@ class Status:
         training = stay or measured
         figures = {worker.name: seen.figures(worker.telemetry) for worker in workers}
         statistics = [one.newest for worker in training if (one := figures[worker.name]) is not None]
-        losses = [worker.telemetry.loss for worker in training if worker.telemetry.loss is not None]
+        loss = median(worker.telemetry.loss for worker in training if worker.telemetry.loss is not None)
         usual = median_rate(worker.telemetry.rate.rate(trained_until) for worker in measured if _trains(worker, live))
         layout = seen.central.layout
         report = status_pb2.RunStatus(
@@ -202,8 +203,8 @@ class Status:
             _put_means(seen.totals(seen.telemetry.totals), report)
         if (seconds_left := seen.time_left()) is not None:
             report.seconds_left = seconds_left
-        if losses:
-            report.loss = _mean(losses)
+        if loss is not None:
+            report.loss = loss
         if layout is not None:
             report.parameter_count = layout.whole.parameter_count
             report.tensor_count = len(layout.whole.tensors)

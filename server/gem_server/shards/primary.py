@@ -15,6 +15,7 @@ from gem_server.errors import Reason, RefusedError, StartupError
 from gem_server.flow.commit_order import CommitOrder, Piece
 from gem_server.flow.observer import CommitObserver
 from gem_server.flow.requests import CommitRequest
+from gem_server.peer_log import PeerLog
 from gem_server.shards.agreement import PrimaryAgreement
 from gem_server.shards.operations import (
     MAX_TOGETHER,
@@ -127,9 +128,10 @@ class _Commit:
 class PrimaryOrder(CommitOrder, CommitObserver):
     """Orders commits once all shards hold their pieces."""
 
-    def __init__(self, shard: Shard, statistics: WholeStatistics) -> None:
+    def __init__(self, shard: Shard, statistics: WholeStatistics, peer_log: PeerLog) -> None:
         self._shard = shard
         self.statistics = statistics
+        self._peer_log = peer_log
         self._secondaries: dict[int, Secondary] = {}
         self._commits: dict[Session, _Commit] = {}
         self._has_all = asyncio.Event()
@@ -188,8 +190,8 @@ class PrimaryOrder(CommitOrder, CommitObserver):
             )
         secondary = self._secondaries[shard.index] = Secondary(hello)
         address = f"localhost{hello.address}" if hello.address.startswith(":") else hello.address
-        about = {"event": "shard-connected", "shard": shard.index, "address": address}
-        logger.info("shard %s connected, at %s", shard, address, extra=about)
+        line = f"shard {shard} connected, at {address}"
+        self._peer_log.log("shard-connected", str(shard), line, shard=shard.index, address=address)
         if len(self._secondaries) == self._shard.count - 1:
             self._has_all.set()
         return secondary
@@ -242,7 +244,9 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         del self._secondaries[secondary.index]
         secondary.has_room.set()
         if not self._is_closed:
-            logger.warning("shard %d/%d disconnected", secondary.index, self._shard.count)
+            name = f"{secondary.index}/{self._shard.count}"
+            line = f"shard {name} disconnected"
+            self._peer_log.log("shard-disconnected", name, line, level=logging.WARNING, shard=secondary.index)
         self._has_all.clear()
         if self._decided.is_set():
             self.agreement.lost(secondary.index)
@@ -281,7 +285,8 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                         self._parameters_held.set()
             case SessionRefused(session_id, refusal):
                 if (session := self._sessions.find(session_id)) is not None:
-                    logger.warning("shard %d refused worker %s: %s", secondary.index, session.worker.name, refusal)
+                    name = session.worker.name
+                    self._peer_log.refuse(name, f"shard {secondary.index} refused worker {name}: {refusal}")
                     self._sessions.end(session, WorkerState.LEFT, refusal)
             case ShardState():
                 secondary.state = report

@@ -1,5 +1,6 @@
 """Evaluation results, in bounded memory."""
 
+import math
 from dataclasses import dataclass
 
 from gem_server.version import Version
@@ -22,9 +23,18 @@ class Evaluation:
     run_seconds: float
     bits_per_character: float | None = None
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether all its figures are finite. The parameters of an evaluation that is not may be broken."""
+        return all(map(math.isfinite, (self.loss, self.accuracy, self.bits_per_character or 0.0)))
+
 
 class Evaluations:
-    """Newest, best (by accuracy) and curve."""
+    """The newest evaluation, the best one and the curve.
+
+    The best one has the highest accuracy of those with finite figures. An evaluation with an infinite loss is never
+    the best: a model that has diverged can still guess well.
+    """
 
     def __init__(self) -> None:
         self.newest: Evaluation | None = None
@@ -34,7 +44,7 @@ class Evaluations:
     def report(self, evaluation: Evaluation) -> bool:
         """Add a result; return whether it is best."""
         self.newest = evaluation
-        is_best = self.best is None or evaluation.accuracy > self.best.accuracy
+        is_best = evaluation.is_finite and (self.best is None or evaluation.accuracy > self.best.accuracy)
         if is_best:
             self.best = evaluation
         self.curve.append(evaluation)

@@ -16,6 +16,7 @@ from gem_server.state.fairness import FairnessWindow
 from gem_server.state.ledger import Entry, Ledger
 from gem_server.state.memory import MemoryBudget
 from gem_server.state.moments import Moments
+from gem_server.state.places import UNKNOWN_ORIGIN, Origin, session_to_end
 from gem_server.state.run import Run, RunState
 from gem_server.state.worker_copy import WorkerCopy
 from gem_server.state.worker_snapshots import WorkerSnapshots
@@ -73,6 +74,7 @@ class JoinInfo:
     engine: str = ""
     # FROZEN tensors of the run's layout, by index, whose values this worker has changed.
     own_frozen: tuple[int, ...] = ()
+    origin: Origin = UNKNOWN_ORIGIN
 
     @property
     def takes_differences(self) -> bool:
@@ -120,6 +122,11 @@ class Session:
         return self.join_info.session_id
 
     @property
+    def origin(self) -> Origin:
+        """Where the worker joined from."""
+        return self.join_info.origin
+
+    @property
     def shares_memory(self) -> bool:
         """Whether it is connected to shared memory."""
         return self.regions is not None and self.regions.delta is not None
@@ -148,6 +155,7 @@ class Sessions:
     moments: Moments = field(default_factory=lambda: Moments(0))
     on_join: list[Callable[[Session], None]] = field(default_factory=list)
     on_end: list[Callable[[Session], None]] = field(default_factory=list)
+    on_displaced: list[Callable[[Session], None]] = field(default_factory=list)
     _joined: int = 0
     _coming_back: dict[str, float] = field(default_factory=dict)  # lost workers' names; until when they are expected
     _restored_until: float | None = None
@@ -193,7 +201,8 @@ class Sessions:
     def join(self, join_info: JoinInfo, now: float) -> Session:
         """Create a session, or find this id's.
 
-        Ends another session of this worker; its id cannot join again. Raises RefusedError, without changes.
+        Ends another session of this worker; its id cannot join again. If all sessions are taken, it may end one of
+        another worker (see `places`). Raises RefusedError, without changes.
         """
         join_info = self._with_layout_of_run(join_info)
         same = self._live.get(join_info.session_id)
@@ -212,20 +221,29 @@ class Sessions:
             )
         self.run.check_limit(join_info.steps_per_epoch)
         older = self._by_name(join_info.worker_name)
-        if len(self._live) - (older is not None) >= self.max_sessions:
-            raise RefusedError(
-                Reason.TOO_MANY,
-                f"{len(self._live)} workers are joined, and no more are allowed: raise --max-sessions",
-                retry_after=SESSIONS_RETRY_SECONDS,
-            )
+        displaced = self._place_for(join_info, now) if older is None else None
+        leaving = older or displaced
         self.memory.promise(
             join_info.session_id,
             join_info.layout,
             worker_name=join_info.worker_name,
             overlap=join_info.overlap,
             takes_differences=join_info.takes_differences,
-            instead_of=older.session_id if older else None,
+            instead_of=leaving.session_id if leaving else None,
         )
+        if displaced is not None:
+            self.end(
+                displaced,
+                WorkerState.EXPIRED,
+                RefusedError(
+                    Reason.EXPIRED_SESSION,
+                    f"all {self.max_sessions} sessions were taken, most of them by one token or address, or this one "
+                    "had not committed anything: its place went to another worker. Join again to wait for a place, and "
+                    "raise --max-sessions",
+                ),
+            )
+            for listener in self.on_displaced:
+                listener(displaced)
         if older is not None:
             self.end(
                 older,
@@ -390,6 +408,21 @@ class Sessions:
                 return replace(join_info, layout=bound, own_frozen=changed)
         self._check_layout(join_info.layout)
         return join_info
+
+    def _place_for(self, join_info: JoinInfo, now: float) -> Session | None:
+        """The session that has to end so that this one can join; None if there is room. Raises TOO_MANY."""
+        if len(self._live) < self.max_sessions:
+            return None
+        trains = self.run.state is RunState.TRAINING
+        displaced = session_to_end(list(self._live.values()), join_info.origin, now, trains=trains)
+        if displaced is None:
+            raise RefusedError(
+                Reason.TOO_MANY,
+                f"{len(self._live)} workers are joined, and no more are allowed: raise --max-sessions, or end some of "
+                "them (gemps status lists them)",
+                retry_after=SESSIONS_RETRY_SECONDS,
+            )
+        return displaced
 
     def _check_layout(self, layout: Layout) -> None:
         bound = self.bound_layout()

@@ -1,9 +1,11 @@
 """Curves of a run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from gem_core import Statistics
+from gem_core.median import median
+from gem_server.telemetry.worker_telemetry import WorkerTelemetry
 
 FIRST_INTERVAL_SECONDS = 1.0
 MAX_INTERVALS = 480
@@ -13,7 +15,8 @@ MAX_INTERVALS = 480
 class Interval:
     """Sums over an interval's commits, and gauges at its end.
 
-    `begins`, `ends`: seconds of training; `losses`: commits with a loss.
+    `begins`, `ends`: seconds of training. `losses`: commits with a loss. `loss`: the sum of their losses until the
+    interval is closed, and then `losses` times the typical loss (`set_typical_loss`).
     """
 
     begins: float = 0.0
@@ -59,6 +62,19 @@ class Interval:
         self.drift_norm += sum([one.drift_norm for one in statistics])
         self.update_norm += sum([one.update_norm for one in statistics])
         self.local_steps += sum(local_steps)
+
+    def set_typical_loss(self, workers: Iterable[WorkerTelemetry]) -> None:
+        """Replace the mean over commits by the median over workers, and begin the workers' next interval.
+
+        Each of `workers` that had commits in the interval counts with the mean of their losses, each other one with
+        its newest loss, so that also in short intervals a single worker's claim does not decide.
+        """
+        workers = list(workers)
+        typical = median(worker.recent_loss for worker in workers if worker.recent_loss is not None)
+        if self.losses and typical is not None:
+            self.loss = self.losses * typical
+        for worker in workers:
+            worker.losses, worker.loss_sum = 0, 0.0
 
     def followed_by(self, later: "Interval") -> "Interval":
         """Merge with the next interval."""

@@ -101,7 +101,10 @@ class Telemetry:
         if not self._noted:
             return
         noted, self._noted = self._noted, []
-        for seen, statistics, staleness, waited, *_ in noted:
+        for seen, statistics, staleness, waited, loss, _ in noted:
+            if loss is not None:
+                seen.losses += 1
+                seen.loss_sum += loss
             if seen.distributions is None:
                 seen.distributions = Distributions()
                 seen.distributions.record(statistics, staleness, waited, weight=1.0)

@@ -41,7 +41,8 @@ class Figures(NamedTuple):
 class WorkerTelemetry:
     """A worker's telemetry in this process.
 
-    `measured`: commits in the sums. Waits in seconds. `step_seconds`: of `Pace`.
+    `measured`: commits in the sums. `loss`: of the newest commit that had one. `losses` and `loss_sum`: of the commits
+    with a loss since the history's current interval began. Waits in seconds. `step_seconds`: of `Pace`.
     `distributions`: None before the first commit, or disabled. `pieces`: figures that other shards reported, by index.
     """
 
@@ -52,6 +53,8 @@ class WorkerTelemetry:
     staleness_sum: int = 0
     statistics: Statistics | None = None
     loss: float | None = None
+    losses: int = 0
+    loss_sum: float = 0.0
     samples: int = 0
     local_steps: int = 0
     committed_at: float | None = None
@@ -63,6 +66,11 @@ class WorkerTelemetry:
     bytes_sent: int = 0
     distributions: Distributions | None = None
     pieces: dict[int, Figures] = field(default_factory=dict)
+
+    @property
+    def recent_loss(self) -> float | None:
+        """Mean loss of its commits in the current interval of the history, or else its newest loss; None: no loss."""
+        return self.loss_sum / self.losses if self.losses else self.loss
 
     @property
     def figures(self) -> Figures | None:

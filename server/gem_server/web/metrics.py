@@ -103,7 +103,9 @@ def _of_the_run(status: status_pb2.RunStatus) -> Iterator[Metric]:
     yield _gauge("gemps_learning_rate", "Eta for the next delta.", status.next_eta)
     yield _gauge("gemps_model_parameters", "Elements of all parameters of the model.", status.parameter_count)
     if status.HasField("loss"):
-        yield _gauge("gemps_training_loss", "Mean over the newest commit of each worker.", status.loss)
+        yield _gauge(
+            "gemps_training_loss", "Median over the workers of the loss of each one's newest commit.", status.loss
+        )
     yield _gauge("gemps_pi_mean", "Mean factor of GEM over the newest commit of each worker.", status.mean_pi)
     yield _gauge(
         "gemps_blocked_ratio", "Fraction of elements that the newest commits could not move.", status.blocked_fraction

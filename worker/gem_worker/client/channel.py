@@ -73,7 +73,7 @@ def check_address(address: str) -> str:
 
 
 def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
+    host = address.rpartition(":")[0].strip("[]").removesuffix(".")
     if address.startswith("unix:") or host == "localhost":
         return True
     try:
@@ -87,9 +87,9 @@ def open_channel(address: str, credentials: Credentials) -> grpc.Channel:
     options: list[tuple[str, int | str]] = list(_OPTIONS)
     if _is_loopback(address):
         options.append(("grpc.enable_http_proxy", 0))
-    if credentials.server_name:
-        options.append(("grpc.ssl_target_name_override", credentials.server_name))
     tls = credentials.tls()
+    if tls is not None and (name := credentials.name_in_certificate(address.rpartition(":")[0])):
+        options.append(("grpc.ssl_target_name_override", name))
     channel = (
         grpc.insecure_channel(address, options=options)
         if tls is None
@@ -149,7 +149,8 @@ class Calls:
             route.hello.authorization = authorization
         call: LaneCall | None = None
         try:
-            call = LaneCall(route, tls_context(credentials.settings), credentials.server_name)
+            name = credentials.name_in_certificate(route.host)
+            call = LaneCall(route, tls_context(credentials.settings), name)
             with self._lock:
                 if self._closed:
                     return None

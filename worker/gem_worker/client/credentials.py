@@ -11,6 +11,7 @@ from typing import Any, Self
 import grpc
 from typing_extensions import override
 
+from gem_core.regular_files import read_bytes
 from gem_worker.client.errors import CredentialsError
 from gem_worker.client.settings import SYSTEM_AUTHORITIES, TOKEN_RULE, TOKEN_SHAPE, ClientSettings
 
@@ -26,9 +27,17 @@ class Credentials:
         self.settings = settings
         self._tls = _tls(settings)
         self.token = Token(settings)
-        self.server_name = settings.tls_server_name
         # Whether the token may leave this machine.
         self.protected = bool(settings.tls_ca) or settings.insecure
+
+    def name_in_certificate(self, host: str) -> str | None:
+        """The name that the server's certificate must have; None: the host.
+
+        A host's name may end with a dot, which makes it absolute for DNS. Names in certificates, and in the handshake
+        (RFC 6066, section 3), have no such dot.
+        """
+        name = self.settings.tls_server_name or (host if host.endswith(".") else "")
+        return name.removesuffix(".") or None
 
     def tls(self) -> grpc.ChannelCredentials | None:
         """Reread the files; None: no TLS."""
@@ -224,7 +233,7 @@ def _own(certificate: Path, key: Path) -> tuple[bytes, bytes]:
 
 def _read_secret(path: Path, name: str) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path)
     except OSError as error:
         raise _unreadable(path, name, error) from None
 

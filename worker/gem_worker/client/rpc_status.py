@@ -8,6 +8,7 @@ import grpc
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
+from gem_core.visible_text import escape_invisible
 from gem_worker.client.errors import NotInitializedError, ServerRefusedError, SupersededError, TornCallError
 
 ERROR_DOMAIN = "gemps"
@@ -108,7 +109,7 @@ _CAUSES = (
 def failure(error: grpc.RpcError) -> TornCallError | ServerRefusedError:
     """TornCallError if the call may be repeated at once, else the refusal."""
     code = error.code()
-    message = error.details() or code.name
+    message = escape_invisible(error.details() or code.name)
     info, retry_after = _details(error)
     if info is None:
         if code in _TRANSPORT_CODES:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gem_core.regular_files import read_bytes
 from gem_worker.errors import TaskError
 from gem_worker.tasks.options import TaskOptions
 from gem_worker.tasks.samples import Task, TensorSamples
@@ -57,7 +58,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     Raises TaskError if invalid.
     """
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
         if path.suffix == ".gz":
             data = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:

@@ -7,6 +7,7 @@ from typing import Any
 
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.training.run_folder import RunFolder
+from gem_core.regular_files import read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,10 @@ class Contents:
         if not folder.path.is_dir():
             what = "is no folder" if folder.path.exists() else "does not exist"
             raise CommandError(f"{folder.path} {what}: give the folder of a run, as runs/FOLDER", USAGE)
-        status = folder.last_status()
+        try:
+            status = folder.last_status()
+        except OSError as error:
+            raise CommandError(f"{folder.metrics} cannot be read: {error.strerror}") from None
         if status is None:
             raise CommandError(
                 f"{folder.path} has no metrics.jsonl with a report in it: give the folder of a run that has begun, as "
@@ -79,9 +83,11 @@ class Contents:
 def _read_json(folder: RunFolder, name: str) -> dict[str, Any] | None:
     path = getattr(folder, name)
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(read_text(path))
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read ({error.strerror}): delete it to have a report without it") from None
     except ValueError as error:
         raise CommandError(f"{path} is damaged ({error}): delete it to have a report without it") from None
     return found

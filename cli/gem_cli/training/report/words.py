@@ -4,12 +4,14 @@ import html
 import math
 from typing import Any
 
+from gem_core.visible_text import escape_invisible
+
 _NOT_KNOWN = "-"
 
 
 def safe(text: object) -> str:
-    """Escape HTML and unprintable characters."""
-    return html.escape("".join(one if one.isprintable() else "?" for one in str(text)))
+    """Escape HTML, and characters that people would not see."""
+    return html.escape(escape_invisible(str(text)))
 
 
 def number(value: Any, digits: int = 3) -> str:
