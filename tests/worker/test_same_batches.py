@@ -119,6 +119,11 @@ def test_inputs_that_cannot_be_read_end_the_watch(inputs: Any) -> None:
     assert reported(model, lambda: None if inputs is None else model(inputs)) == ()
 
 
+def test_a_scripted_model_which_has_no_hooks_is_not_watched() -> None:
+    model = torch.jit.script(nn.Linear(3, 2))
+    assert reported(model, lambda: model(torch.ones(1, 3))) == ()
+
+
 def test_after_the_report_the_model_is_called_without_a_hook() -> None:
     """So later steps cost nothing."""
     model = Anything()

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 # Commits whose batches are reported: chance, and a first batch that is fixed on purpose, do not make so many equal.
 FIRST_COMMITS = 5
@@ -25,7 +26,11 @@ class BatchWatch:
     def __init__(self, model: nn.Module) -> None:
         self._hook = _Hook()
         self._found: list[int] = []
-        self._handle = model.register_forward_pre_hook(self._hook, with_kwargs=True)
+        self._handle: RemovableHandle | None = None
+        try:
+            self._handle = model.register_forward_pre_hook(self._hook, with_kwargs=True)
+        except RuntimeError:  # a ScriptModule has no hooks
+            self._hook.is_broken = True
 
     def committed(self) -> tuple[int, ...] | None:
         """Fingerprints of FIRST_COMMITS commits; none if the inputs cannot be seen; None if commits are missing."""
@@ -40,7 +45,8 @@ class BatchWatch:
     def close(self) -> None:
         """Remove the hook. Idempotent."""
         self._hook.is_broken = True
-        self._handle.remove()
+        if self._handle is not None:
+            self._handle.remove()
 
 
 class _Hook:
