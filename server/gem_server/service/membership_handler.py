@@ -1,5 +1,6 @@
 """Join, Heartbeat and Leave."""
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 

@@ -1,5 +1,6 @@
 """ReportEvaluation and Control."""
 
+import logging
 import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
