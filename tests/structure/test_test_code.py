@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
-# Documented by the standard library, underscore or not.
-DOCUMENTED = {"_asdict", "_exit", "_fields", "_replace"}
+# Documented by the standard library and, the package of checkpoint_wrapper, by PyTorch: underscore or not.
+DOCUMENTED = {"_asdict", "_checkpoint", "_exit", "_fields", "_replace"}
 # `eventually` and its like: the only places that poll.
 WAITING = "tests/waiting.py"
 # Sleeps for a named time: the pace of a slow worker, of an attack, of an outage.
