@@ -15,7 +15,7 @@ from gem_core.layout import Layout, TensorKind
 from gem_worker.errors import UnsupportedModelError
 from gem_worker.model_buffers import ModelBuffers
 from gem_worker.model_structure import ModelStructure
-from gem_worker.model_tensors import ModelTensor, inspect_model
+from gem_worker.model_tensors import ModelTensor, inspect_model, paused_collection
 
 _gradient_of = attrgetter("grad")
 
@@ -70,6 +70,7 @@ class FlatModel:
             into the flat buffers. Whoever reads the set empties it.
     """
 
+    @paused_collection()
     def __init__(self, model: nn.Module, inspected: tuple[Layout, tuple[ModelTensor, ...]] | None = None) -> None:
         """Flatten `model`; `inspected` is the result of `inspect_model` on it, if it has not changed since."""
         self.model = model
@@ -117,6 +118,7 @@ class FlatModel:
         ):
             self._repair_gradients()
 
+    @paused_collection()
     @torch.no_grad()
     def move_gradients(self, place: Tensor) -> None:
         """Move a plain CPU model's gradients to `place`."""
