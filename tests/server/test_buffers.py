@@ -63,5 +63,5 @@ def test_a_region_always_has_all_buffers_of_its_version() -> None:
     for clock, (index, value) in enumerate([(1, b"bbbb"), (2, b"dddd"), (1, b"aaaa"), (0, b"nnnn")], 2):
         versions.append(commit(versions[-1], [index], value, clock)[0])
     for clock in (0, 1, 2, 4, 3, 0):
-        region.publish(Version(1, clock + 1), versions[clock])
+        region.publish(Version(1, clock + 1), versions[clock].pieces)
         assert bytes(region.rest) == versions[clock].joined()

@@ -300,7 +300,7 @@ def test_the_buffers_that_changed_are_those_whose_bytes_differ() -> None:
     buffers = flat.buffers
     whole = torch.empty(buffers.byte_count, dtype=torch.uint8)
     buffers.read(whole)
-    buffers.receive(None, whole)
+    buffers.accept_values(None, whole)
     random = np.random.default_rng(1)
     names = [spec.name for spec in flat.layout.buffers]
     for step in range(12):
@@ -338,7 +338,7 @@ def test_a_large_constant_is_compared_now_and_then_and_each_write_is_found(name:
     buffers = FlatModel(model).buffers
     whole = torch.empty(buffers.byte_count, dtype=torch.uint8)
     buffers.read(whole)
-    buffers.receive(None, whole)
+    buffers.accept_values(None, whole)
     values = getattr(model, name)
     index = next(index for index in range(10) if buffers.name(index) == name)
 

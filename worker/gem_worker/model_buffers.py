@@ -128,7 +128,7 @@ class ModelBuffers:
         self._selected: tuple[bytes, Sequence[int], Selection | None] = (b"", [], None)
 
     def collect(self) -> None:
-        """Find the BUFFERs that the script replaced or resized. Call it before `gather`, `receive` and `restore`."""
+        """Find the BUFFERs that the script replaced or resized. Call it before the others."""
         lost = [one for one in self._watched if _has_moved(one) and not self._follow(one)]
         if lost:
             self._watched = [one for one in self._watched if one not in lost]
@@ -193,7 +193,7 @@ class ModelBuffers:
         self._large_sent = []
 
     @torch.no_grad()
-    def receive(self, selection: Selection | None, rest: Tensor, keep: Collection[int] = ()) -> None:
+    def accept_values(self, selection: Selection | None, rest: Tensor, keep: Collection[int] = ()) -> None:
         """Take the server's values, packed in the host tensor `rest`; None: of all. Leave out those in `keep`."""
         indices = range(len(self._all)) if selection is None else selection.indices()
         taken, start = [], 0
@@ -206,13 +206,13 @@ class ModelBuffers:
                     self._now.pieces[index].copy_(piece)
                 taken.append(index)
             start = stop
-        self._write(taken)
+        self._put_known(taken)
 
     @torch.no_grad()
     def restore(self, indices: Iterable[int] | None = None) -> None:
         """Give the module `known` values again: of these BUFFERs, or of all."""
         indices = range(len(self._all)) if indices is None else indices
-        self._write([index for index in indices if self._all[index].bytes.numel()])
+        self._put_known([index for index in indices if self._all[index].bytes.numel()])
 
     @torch.no_grad()
     def read(self, out: Tensor) -> None:
@@ -254,7 +254,7 @@ class ModelBuffers:
     def _at_gather(self, index: int) -> Tensor | None:
         return self._all[index].bytes if index in self._known_large else self._now.pieces.get(index)
 
-    def _write(self, indices: Sequence[int]) -> None:
+    def _put_known(self, indices: Sequence[int]) -> None:
         if not indices:
             return
         targets = [self._all[index].bytes for index in indices]

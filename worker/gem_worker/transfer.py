@@ -341,7 +341,7 @@ class Transfer:
     def _install_buffers(self, *, keep: bool) -> None:
         held, arrived, self._arrived = self._flat.buffers, self._arrived, None
         if arrived is not None:
-            held.receive(*arrived, keep=frozenset(self._staged or ()) if keep else ())
+            held.accept_values(*arrived, keep=frozenset(self._staged or ()) if keep else ())
         # A commit's reply in time leaves nothing to undo.
         if not keep and (arrived is None or len(self._replies) > 1):
             held.restore()

@@ -4,6 +4,7 @@ Deltas are untrusted and may change during reads: `gem_core.checked_copy` valida
 *are* the snapshots (s_w).
 """
 
+from collections.abc import Sequence
 from itertools import accumulate, count
 
 import numpy as np
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 
 from gem_core import Layout
 from gem_server.shared_memory.memory_file import MemoryFile
-from gem_server.state.buffers import NO_BUFFERS, Buffers
 from gem_server.version import Handle, Version
 
 # After the stamp, aligned to a cache line.
@@ -66,20 +66,20 @@ class SnapshotRegion(Region):
         )
         self._stamp: NDArray[np.uint64] = np.frombuffer(self.file.map, np.uint64, 2)
         self._starts = tuple(accumulate((tensor.byte_count for tensor in layout.buffers), initial=0))
-        self._buffers = NO_BUFFERS  # what lies there
+        self._pieces: Sequence[bytes | None] = (None,) * len(layout.buffers)  # the BUFFERs that lie there
 
     def will_change(self) -> None:
         """Invalidate the stamp before a change."""
         self._stamp[1] = 0
 
-    def publish(self, version: Version, buffers: Buffers) -> None:
-        """Write the BUFFERs that changed, then stamp the region with `version`."""
-        if buffers is not self._buffers:
-            rest, before = self.rest, self._buffers.pieces or (None,) * len(buffers.pieces)
-            for start, piece, known in zip(self._starts, buffers.pieces, before, strict=False):
+    def publish(self, version: Version, pieces: Sequence[bytes]) -> None:
+        """Write those of all BUFFERs that are other objects than last time, then stamp the region with `version`."""
+        if pieces is not self._pieces:
+            rest = self.rest
+            for start, piece, known in zip(self._starts, pieces, self._pieces, strict=False):
                 if piece is not known:
                     rest[start : start + len(piece)] = piece
-            self._buffers = buffers
+            self._pieces = pieces
         self._stamp[0] = version.incarnation
         self._stamp[1] = version.clock
 

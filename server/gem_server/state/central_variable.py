@@ -4,6 +4,7 @@ Only the applying task writes them, from the event loop or the kernel thread; re
 """
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,8 +30,8 @@ class Published(Protocol):
     def will_change(self) -> None:
         """Invalidate the contents."""
 
-    def publish(self, version: Version, buffers: Buffers) -> None:
-        """Set the contents' version and BUFFERs."""
+    def publish(self, version: Version, pieces: Sequence[bytes]) -> None:
+        """Set the contents' version, and each BUFFER's bytes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +56,7 @@ class Snapshot:
         self.version = version
         self.buffers = buffers
         if self.published is not None:
-            self.published.publish(version, buffers)
+            self.published.publish(version, buffers.pieces)
 
 
 class CentralVariable:

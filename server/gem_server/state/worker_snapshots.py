@@ -101,7 +101,7 @@ class WorkerSnapshots:
             np.copyto(place.parameters, one.parameters)
             one.parameters, one.published = place.parameters, place
             if one.version != NO_VERSION:
-                place.publish(one.version, one.buffers)
+                place.publish(one.version, one.buffers.pieces)
         self._state.snapshot = self.next.parameters  # release the old array
 
     def keep_newest_only(self) -> None:
