@@ -3,7 +3,7 @@
 EXPLAINED = (
     ("version", "counts the changes that were made to the parameters."),
     ("budget", "what ends the run, and an estimate of how long the rest takes."),
-    ("loss", "median of the newest losses of the workers that train, each on its batch."),
+    ("loss", "median of the newest losses of the workers that train."),
     ("evaluated", "accuracy and loss on held-out data, as reported last."),
     ("commits/s", "gradients that were applied in a second, over the last ten seconds."),
     ("staleness", "others' commits between pull and commit; of the newest commits."),
