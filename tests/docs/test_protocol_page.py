@@ -39,6 +39,7 @@ from pydantic import ValidationError
 from gem_core import MAX_CHUNK_BYTES, ElementType, Layout, TensorKind, TensorSpec, WireType, crc32c
 from gem_core import layout as core_layout
 from gem_core.payload import PayloadFormat
+from gem_core.selection import MAX_RUN_NUMBERS
 from gem_core.wire_types import BLOCK_ELEMENTS, LARGEST_VALUE, encode, encoded_bytes
 from tests.client.real_server import RealServer
 from tests.docs import protocol_example
@@ -127,7 +128,9 @@ def test_every_limit_is_that_of_the_code() -> None:
     assert number("an element of a delta", r"(1e30)") == LARGEST_VALUE
     assert number("elements of a block of INT8_BLOCK, INT4_BLOCK or SPARSE_BLOCK") == BLOCK_ELEMENTS
     assert number("silence after which a session expires", r"(\d+) by default") == 120
-    assert len(found) == 18
+    assert number("numbers in BufferSelection", r"at most (\d+)") == MAX_RUN_NUMBERS
+    assert found["a BUFFER"][0].startswith("any values in Initialize")
+    assert len(found) == 20
     options = dict(listener.CHANNEL_OPTIONS)
     assert options["grpc.http2.max_ping_strikes"] == 0  # as often as it likes
     assert "a ping every 30 s" in " ".join(section("Connections and limits").split())
