@@ -127,7 +127,8 @@ def check_statistics(found: Statistics, effect: Effect, drift: np.ndarray, delta
         (found.delta_norm, delta),
         (found.update_norm, effect.update),
     ):
-        assert size == pytest.approx(norm(values), rel=1e-6, abs=1e-100)
+        # Norms are sums over float32 values in another order than NumPy's: 40 001 elements differed by 1.2e-6.
+        assert size == pytest.approx(norm(values), rel=1e-5, abs=1e-100)
 
 
 @pytest.mark.usefixtures("kernel")
