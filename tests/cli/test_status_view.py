@@ -173,7 +173,7 @@ def test_a_worker_that_has_left_is_neither_silent_nor_well() -> None:
 
 def test_warnings_of_the_server_are_shown_with_the_workers_names() -> None:
     warning = {"kind": "same-batches", "text": "train on the same batches", "workers": ["a", "b\x1b[2J"]}
-    assert "warning: a, b?[2J: train on the same batches" in status_view.plain_report(changed(warnings=[warning]))
+    assert "warning: a, b\\x1b[2J: train on the same batches" in status_view.plain_report(changed(warnings=[warning]))
     assert "warning" not in status_view.plain_report(changed(warnings=[]))
 
 

@@ -316,11 +316,14 @@ def test_a_parameter_that_was_taken_out_and_put_back_is_no_change() -> None:
     model = make("perceptron")
     flat = FlatModel(model)
     layer = model.get_submodule("1")
-    layer._parameters["weight"] = layer._parameters.pop("weight")  # now behind the bias
+    weight = layer.get_parameter("weight")
+    del layer.weight
+    layer.register_parameter("weight", weight)  # now behind the bias
     for step in range(2):
         backward(model, step)
         flat.collect_gradients()
-    layer._parameters["scale"] = layer._parameters.pop("weight")
+    del layer.weight
+    layer.register_parameter("scale", weight)
     with pytest.raises(UnsupportedModelError, match=r"1\.weight: another Parameter object took its place"):
         flat.collect_gradients()
 

@@ -136,7 +136,7 @@ export class Session {
   async heartbeat(): Promise<void> {
     let response: HeartbeatResponse;
     try {
-      response = await this.#insist(this.#heartbeat, { sessionId: this.id });
+      response = await this.#insist(this.#heartbeat, { sessionId: this.id, batches: [] });
     } catch (error) {
       if (error instanceof Refusal && LOST_SESSION.has(error.reason)) return this.rejoin(error.message);
       throw error;
@@ -149,7 +149,7 @@ export class Session {
   /** One heartbeat, without insisting: the last applied sequence. Throws Torn when the server cannot be counted on. */
   async probe(): Promise<bigint> {
     const { settings, stop } = this.context;
-    const beat = ask(this.#heartbeat, { sessionId: this.id }, settings.progressTimeout, stop);
+    const beat = ask(this.#heartbeat, { sessionId: this.id, batches: [] }, settings.progressTimeout, stop);
     const response = await beat.catch((error: Error) => {
       throw new Torn(`silence, and no heartbeat either (${error.message})`);
     });
@@ -164,7 +164,7 @@ export class Session {
    */
   async confirmSuperseded(refusal: Refusal): Promise<void> {
     try {
-      await this.#insist(this.#heartbeat, { sessionId: this.id });
+      await this.#insist(this.#heartbeat, { sessionId: this.id, batches: [] });
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       this.#isMember = false;

@@ -58,6 +58,7 @@ class Quiet {
         layoutDigest: LAYOUT.digest,
         layout: undefined,
         sharedMemory: undefined,
+        buffers: undefined,
         adapter: new Uint8Array(0),
         shards: [],
         baseVersion: undefined,

@@ -32,6 +32,7 @@ function header(format: PayloadFormat, changed: Partial<ParametersHeader> = {}):
     layoutDigest: LAYOUT.digest,
     layout: undefined,
     sharedMemory: undefined,
+    buffers: undefined,
     adapter: new Uint8Array(0),
     shards: [],
     baseVersion: undefined,
