@@ -157,7 +157,8 @@ class Transfer:
         self._move_delta(shared)
         self.clock.staging()
         scalars: list[tuple[Tensor, Tensor]] = []
-        self._flat.buffers.gather()
+        if self._flat.buffers.byte_count:
+            self._flat.buffers.gather()
         gradients = self._source()
         feedback = self._feedback_for(gradients) if since is None else None
         if since is not None:
