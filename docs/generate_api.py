@@ -170,7 +170,7 @@ def described_class(node: ast.ClassDef) -> Iterator[str]:
 
 
 def described_function(node: Function) -> Iterator[str]:
-    """Signature and docstring."""
+    """Return a definition's signature and its docstring, as Markdown."""
     yield signature(node.name, node)
     yield from markdown(ast.get_docstring(node))
 
@@ -253,7 +253,7 @@ def escaped(text: str) -> str:
 
 
 def main() -> None:
-    """Write all pages."""
+    """Write all pages of docs/api."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=FOLDER)
     folder: Path = parser.parse_args().out

@@ -61,7 +61,7 @@ def launch(
     thread, and `gemps train`'s environment. A failed one stops no other; Ctrl-C stops all. One whose process is killed,
     as by a lack of memory, calls the function again in a new process, three times in a row at most.
 
-    Where stdout is no terminal, phases of the start that take longer than a second are told on stderr.
+    Where stdout is no terminal, phases of the start that take longer than a second are reported on stderr.
 
     Args:
         function: or any callable.

@@ -231,7 +231,7 @@ class ModelBuffers:
             start += one.bytes.numel()
 
     def name(self, index: int) -> str:
-        """The name of a BUFFER."""
+        """Return the name of the BUFFER with this index, as in the state_dict."""
         return self._all[index].name
 
     def _follow(self, one: _Held) -> bool:

@@ -154,11 +154,11 @@ class _Shown(ABC):
 
     @abstractmethod
     def commit(self, commit: "Commit") -> None:
-        """Show a simulated commit."""
+        """Show the figures of a commit that was simulated just now."""
 
     @abstractmethod
     def close(self) -> None:
-        """Show nothing more."""
+        """Remove what is on the screen, and show nothing from now on."""
 
     def __enter__(self) -> "_Shown":
         return self

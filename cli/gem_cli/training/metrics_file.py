@@ -57,7 +57,7 @@ class MetricsFile:
         return True
 
     def append(self, status: Status) -> None:
-        """Append a report."""
+        """Append a report with the time of now, and drop every second line first if the file would become too large."""
         self._unwritten = None
         line = to_json({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **status}).encode() + b"\n"
         while self._size + len(line) > self._max_bytes and self._thin_out():

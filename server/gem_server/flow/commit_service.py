@@ -339,7 +339,7 @@ class StagedCommit:
 
     @property
     def rest(self) -> memoryview:
-        """The BUFFERs that came."""
+        """The bytes of the BUFFERs that this commit brought, in layout order."""
         return self._buffer.rest[: self.payload.rest_bytes]
 
     async def complete(self, footer: Footer) -> Applied:
