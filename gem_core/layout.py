@@ -328,8 +328,9 @@ def _difference(ours: TensorSpec, theirs: TensorSpec) -> str:
     if replace(ours, sha256=theirs.sha256) == theirs:
         return (
             f"the values of {_describe(ours)} have SHA-256 {ours.sha256.hex()[:12]} in the run and "
-            f"{theirs.sha256.hex()[:12]} here: load the same base weights in each worker, or "
-            "name it in keep_local= or send_frozen= of ParameterServer if the workers change it"
+            f"{theirs.sha256.hex()[:12]} here: load the same base weights in each worker (or seed "
+            "PyTorch before the model is built), or name it in keep_local= or send_frozen= of ParameterServer if the "
+            "workers change it"
         )
     return f"the run has {_describe(ours)}, this model has {_describe(theirs)}"
 

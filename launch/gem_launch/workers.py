@@ -91,7 +91,7 @@ def launch(
             reporter = stack.enter_context(reporter_for_output())
             owns_server = server is None
             if server is None:
-                reporter.phase("server", "starting the server; on a machine's first start Numba compiles its kernels")
+                reporter.phase("server", "starting the server; Numba compiles its kernels once on a machine")
                 server = stack.enter_context(serve(shards=shards, **settings))
             group = _Workers(folder, workers, server, owns_server=owns_server)
             stack.callback(group.stop)

@@ -18,5 +18,6 @@ if TYPE_CHECKING:
     from gem_simulator import SimulationSettings as SimulationSettings
     from gem_simulator import simulate as simulate
     from gem_worker import ParameterServer as ParameterServer
+    from gem_worker import RunFinishedError as RunFinishedError
 
 __getattr__, __dir__, __all__ = lazy(__name__)

@@ -1,7 +1,7 @@
 """When to say again that something is waited for, and what a server logs while it starts."""
 
 # Whoever starts a server recognises this phase of its start by this text in the log.
-PREPARING_KERNELS = "preparing its kernels, which Numba compiles at the first start on a machine"
+PREPARING_KERNELS = "preparing its kernels: Numba compiles them once on a machine, and later starts load them"
 # What is waited for is said after this many seconds, and again after twice as many, and so on.
 FIRST_SECONDS = 10.0
 LONGEST_SECONDS = 3600.0

@@ -163,8 +163,8 @@ def test_first_difference_of_frozen_tensors_names_both_digests_and_the_fix() -> 
     )
     assert ours.first_difference(theirs) == (
         "tensor 1: the values of frozen 'base.weight' (float32, shape [3, 4]) have SHA-256 000102030405 in the run and "
-        "1f1e1d1c1b1a here: load the same base weights in each worker, or name it in keep_local= or send_frozen= of "
-        "ParameterServer if the workers change it"
+        "1f1e1d1c1b1a here: load the same base weights in each worker (or seed PyTorch before the model is built), or "
+        "name it in keep_local= or send_frozen= of ParameterServer if the workers change it"
     )
     assert Layout.from_description(ours.describe()) == ours != theirs
 

@@ -1,5 +1,6 @@
 """Frozen tensors that a script changes itself: target networks, EMA teachers, momentum encoders."""
 
+import copy
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -126,6 +127,28 @@ def test_local_tensors_are_not_compared_sent_or_stored(tmp_path: Path, caplog: p
         server.stop()
         assert set(load_file(server.checkpoint)) == {n for n in first.state_dict() if n.startswith("encoder.")}
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_local_modules_and_parameters_may_be_replaced() -> None:
+    with ServerThread() as server:
+        model = Distilled()
+        model.temperature = nn.Parameter(torch.ones(()), requires_grad=False)
+        local = ["teacher", "temperature"]
+        with ParameterServer(server.address, model, keep_local=local, client_settings=PLAIN) as ps:
+            for change in (
+                lambda: setattr(model, "teacher", copy.deepcopy(model.encoder).requires_grad_(False)),
+                lambda: model.teacher.load_state_dict(model.encoder.state_dict(), assign=True),
+                lambda: setattr(model, "temperature", nn.Parameter(torch.zeros(()))),
+                lambda: delattr(model, "temperature"),
+            ):
+                model(torch.randn(8, 3, 4, 4)).backward()
+                assert ps.step().applied
+                change()
+            model(torch.randn(8, 3, 4, 4)).backward()
+            assert ps.step().applied
+            model.encoder = copy.deepcopy(model.encoder)
+            with pytest.raises(UnsupportedModelError, match="its submodules changed after joining"):
+                ps.step()
 
 
 def test_frozen_tensors_that_are_sent_reach_other_workers_and_the_checkpoint(

@@ -85,7 +85,7 @@ class FlatModel:
         self.buffers = ModelBuffers(by_kind[TensorKind.BUFFER], self.device)
         self.tensors: tuple[ModelTensor, ...] = tensors
         self.moved: set[int] = set()
-        self._structure = ModelStructure(model)
+        self._structure = ModelStructure(model, frozenset(id(one.tensor) for one in tensors))
         self._parameters = [one.tensor for one in self.trained]
         self._addresses = list(map(Tensor.data_ptr, self._parameters))
         self._remember_gradients()

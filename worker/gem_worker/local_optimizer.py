@@ -142,7 +142,8 @@ class LocalOptimizer:
             _log.warning(
                 "%s holds %d of the model's %d parameter tensors; no worker trains the others: %s%s. Pass all of "
                 "model.parameters() to the optimizer, or freeze the others with requires_grad_(False) before "
-                "ParameterServer(...), so that they do not travel",
+                "ParameterServer(...), with the same values in every worker: load them, or seed PyTorch before the "
+                "model is built",
                 type(self._optimizer).__name__,
                 len(self._flat.trained) - len(missing),
                 len(self._flat.trained),

@@ -686,7 +686,8 @@ class ParameterServer:
         return termination.held(0.0 if is_waiting else COMMIT_SECONDS, self._client.give_up)
 
     def _end(self, reason: str, error: BaseException | None) -> None:
-        self._frozen_watch.compare()
+        with contextlib.suppress(RuntimeError):  # a device that failed must not keep the worker from leaving
+            self._frozen_watch.compare()
         if self._optimizer_watch is not None:
             self._optimizer_watch.close()
         if self._batch_watch is not None:
@@ -757,7 +758,7 @@ class ParameterServer:
         _log.warning(
             "%s: the run is finished. The script has caught RunFinishedError %d times and called again, so an "
             "`except Exception` (or a bare `except`) around this call hides the end of the run; the block ends now. "
-            "Put `except RunFinishedError: raise` before it, or leave the loop when ps.finished is true",
+            "Put `except gemps.RunFinishedError: raise` before it, or leave the loop when ps.finished is true",
             _calling_line(),
             MAX_IGNORED_ENDS,
         )

@@ -119,7 +119,7 @@ def _refuse_with_follow(given: Given) -> None:
         raise CommandError(f"--follow takes {flags} from the trace: leave that out", USAGE)
 
 
-_PREPARING = "loading the data; Numba compiles the rule's kernels at the first start on a machine"
+_PREPARING = "loading the data and the rule's kernels, which Numba compiles once on a machine"
 
 
 def _simulated(settings: SimulationSettings, record: Path | None, shown: "_Shown") -> "SimulationResult":

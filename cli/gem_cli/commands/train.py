@@ -128,9 +128,10 @@ def train(
             outcome = TrainingRun(plan, folder, reporter, sinks).run()
     evaluation = None if command else _evaluation_arguments(worker)
     sinks.close(_finish(folder, outcome, started, used, evaluation, reporter))
-    if outcome.server_failed and outcome.interrupted_by is None and folder.has_checkpoint():
+    if (outcome.server_failed or outcome.interrupted_by is not None) and folder.has_checkpoint():
         again = _resume_command(given, folder, script, as_json=as_json)
-        message = f"the server failed; this continues the run from its newest checkpoint: {again}"
+        why = "the run was interrupted" if outcome.interrupted_by is not None else "the server failed"
+        message = f"{why}; this continues it from its newest checkpoint: {again}"
         reporter.event("resume", message, command=again)
     if outcome.interrupted_by is not None:
         raise SystemExit(128 + outcome.interrupted_by)
