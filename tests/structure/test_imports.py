@@ -91,6 +91,7 @@ def test_contract_imports_nothing_of_ours_but_for_the_public_names() -> None:
         "typing.TYPE_CHECKING", "gem_core.lazy.lazy", "gem_launch.LaunchError", "gem_launch.ServerProcessError",
         "gem_launch.launch", "gem_launch.load", "gem_launch.serve", "gem_server.__version__",
         "gem_simulator.SimulationSettings", "gem_simulator.simulate", "gem_worker.ParameterServer",
+        "gem_worker.RunFinishedError",
     }  # fmt: skip
 
 
