@@ -47,7 +47,7 @@ class Phases:
                 self._say(self._text)
 
     def end(self) -> None:
-        """End the last phase."""
+        """End the phase that was entered last, so that nothing more is printed about it."""
         with self._lock:
             self._name = ""
             self._cancel()

@@ -302,7 +302,7 @@ def check_rest(payload: PayloadFormat, start: int, data: NDArray[np.uint8]) -> b
 
 
 def first_non_finite(tensor: TensorSpec, data: NDArray[np.uint8]) -> BadValueError | None:
-    """Return the error that names the first infinite or NaN element of a BUFFER's bytes; None: there is none."""
+    """Return the error that names the first infinite or NaN element of a BUFFER's bytes; None if all are finite."""
     if not tensor.element_type.is_floating:
         return None
     bad = _first_bad(tensor.element_type, data)

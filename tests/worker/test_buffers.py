@@ -61,7 +61,7 @@ def connect(server: ServerThread, model: nn.Module, **settings: Any) -> Paramete
 
 
 def central(server: ServerThread, model: nn.Module) -> dict[str, Tensor]:
-    """The server's buffers."""
+    """Return the BUFFERs that the server holds, by name."""
     held, found = server.server.central, {}
     for spec, piece in zip(FlatModel(model).layout.buffers, held.buffers.pieces, strict=True):
         like = model.state_dict()[spec.name]

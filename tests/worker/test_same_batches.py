@@ -35,7 +35,7 @@ def warnings_of(server: ServerThread) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("settings", [{}, {"overlap": True}, {"every": 2}], ids=["plain", "overlap", "optimizer"])
 def test_workers_with_the_same_batches_are_named_and_others_are_not(settings: dict[str, Any]) -> None:
-    """However late they join."""
+    """The warning does not depend on when the workers join."""
     rule = {"rule": "adaptive-staleness"} if settings.get("every") else {}
     with ServerThread(**rule) as server:
         for index, seed in enumerate([100, 200, 100, 300, 100]):

@@ -67,7 +67,7 @@ class FlatModel:
 
     Attributes:
         moved: numbers, in `trained`, of the parameters whose memory the script replaced, so that they were copied back
-            into the flat buffers. Whoever reads the set empties it.
+            into the flat buffers. The reader empties the set.
     """
 
     @paused_collection()

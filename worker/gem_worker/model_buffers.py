@@ -76,7 +76,7 @@ class _Held:
         return is_quiet
 
     def find(self) -> Tensor | None:
-        """The tensor that all owners have in its place now; None: there is none, or they differ."""
+        """Return the tensor that all owners have in its place now; None if one has none, or if they differ."""
         found = {id(tensor): tensor for tensor in (_tensor_at(module, key) for module, key in self.owners)}
         return next(iter(found.values())) if len(found) == 1 else None
 

@@ -16,7 +16,7 @@ class OptimizerWatch:
     """Hooks on the process's optimizers until `close`; warns at most once.
 
     Attributes:
-        has_stepped: whether an optimizer has stepped on the model's parameters. Whoever reads it resets it.
+        has_stepped: whether an optimizer has stepped on the model's parameters. The reader resets it.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -12,7 +12,7 @@ class Progress:
 
     Attributes:
         fraction: 0 to 1; None: unknown.
-        seconds_left: the server's estimate; None: there is none.
+        seconds_left: the server's estimate; None if the server has no estimate.
         text: in words.
     """
 

@@ -390,7 +390,7 @@ class TrainingRun:
         if not code or status_view.has_finished(self._outcome.last_status or {}, worker.name):
             return False
         heard = self._heard_workers()
-        has_own_name = not heard <= {one.name for one in self._workers.children}  # so nobody knows which it is
+        has_own_name = not heard <= {one.name for one in self._workers.children}  # then its name in the run is unknown
         return was_killed(code) or worker.name in heard or has_own_name
 
     def _start_lost_workers(self) -> None:
