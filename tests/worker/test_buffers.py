@@ -335,12 +335,13 @@ def test_a_large_constant_is_compared_now_and_then_and_each_write_is_found(name:
     """A write that PyTorch counts at once, any other one within 16 steps, wherever it is."""
     model = Masked()
     model.mask = torch.zeros(99, 83)  # not a multiple of a part
-    buffers = FlatModel(model).buffers
+    flat = FlatModel(model)
+    buffers = flat.buffers
     whole = torch.empty(buffers.byte_count, dtype=torch.uint8)
     buffers.read(whole)
     buffers.accept_values(None, whole)
     values = getattr(model, name)
-    index = next(index for index in range(10) if buffers.name(index) == name)
+    index = [spec.name for spec in flat.layout.buffers].index(name)
 
     def steps_until_found(limit: int) -> int:
         for step in range(1, limit + 1):

@@ -230,10 +230,6 @@ class ModelBuffers:
             one.bytes.copy_(values[start : start + one.bytes.numel()])
             start += one.bytes.numel()
 
-    def name(self, index: int) -> str:
-        """Return the name of the BUFFER with this index, as in the state_dict."""
-        return self._all[index].name
-
     def _follow(self, one: _Held) -> bool:
         """Use what the script has put in a BUFFER's place, or a stand-in; return whether it is still the model's."""
         found = one.find()
