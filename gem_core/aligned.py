@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CACHE_LINE", "aligned_copy", "aligned_empty", "aligned_zeros"]
+__all__ = ["aligned_copy", "aligned_empty", "aligned_zeros"]
 
-CACHE_LINE = 64
-_SPARE = CACHE_LINE // 4
+_CACHE_LINE = 64
+_SPARE = _CACHE_LINE // 4
 
 
 def aligned_empty(elements: int) -> NDArray[np.float32]:
@@ -29,5 +29,5 @@ def aligned_copy(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _from_border(memory: NDArray[np.float32], elements: int) -> NDArray[np.float32]:
-    first = -memory.ctypes.data % CACHE_LINE // 4
+    first = -memory.ctypes.data % _CACHE_LINE // 4
     return memory[first : first + elements]

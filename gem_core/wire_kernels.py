@@ -5,19 +5,16 @@ Arrays: contiguous vectors; outputs aligned, writable; unchecked. Workers must n
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
 from gem_core import wire_types
-from gem_core.past_cache import finish, first_line, new_strip, store
-from gem_core.rules.blocks import STRIP, arithmetic, driver
+from gem_core.rules.blocks import arithmetic, driver
 from gem_core.wire_blocks import SPARSE_GROUP
 from gem_core.wire_types import BLOCK_ELEMENTS, BLOCKS, LARGEST_VALUE, BadElement, Codec, WireType, encoded_bytes
 
-__all__ = ["COMPILED", "COMPILED_LONG", "compiled_for", "warm_up"]
+__all__ = ["COMPILED", "warm_up"]
 
 # Inputs may be unaligned views into a message.
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True, aligned=False)
@@ -56,9 +53,7 @@ def encode(wire_type: WireType, values: NDArray[np.float32]) -> memoryview:
             return wire_types.encode(wire_type, values)
 
 
-def decode(
-    wire_type: WireType, data: memoryview, out: NDArray[np.float32], *, past_cache: bool = False
-) -> BadElement | None:
+def decode(wire_type: WireType, data: memoryview, out: NDArray[np.float32]) -> BadElement | None:
     """See wire_types.decode."""
     if out.size == 0:
         return None
@@ -67,11 +62,11 @@ def decode(
         case WireType.FLOAT32:
             worst = _copy(np.frombuffer(data, np.uint32), out.view(np.uint32))
         case WireType.BFLOAT16:
-            worst = _widen(np.frombuffer(data, np.uint16), out.view(np.uint32), past_cache)
+            worst = _widen(np.frombuffer(data, np.uint16), out.view(np.uint32))
         case _ if wire_type in _DEQUANTISE:
             raw = np.frombuffer(data, np.uint8)
             signed, block_bytes = raw.view(np.int8), wire_type.unit_bytes
-            worst = _DEQUANTISE[wire_type](raw, signed, out, BLOCK_ELEMENTS, block_bytes, past_cache)
+            worst = _DEQUANTISE[wire_type](raw, signed, out, BLOCK_ELEMENTS, block_bytes)
             limit = _LARGEST_SCALE
         case _:
             return wire_types.decode(wire_type, data, out)
@@ -84,13 +79,6 @@ def first_bad_value(values: NDArray[np.float32]) -> BadElement | None:
 
 
 COMPILED = Codec(encode, decode, first_bad_value)
-COMPILED_LONG = Codec(encode, partial(decode, past_cache=True), first_bad_value)
-_LONG = 1 << 20
-
-
-def compiled_for(parameter_count: int) -> Codec:
-    """Choose by the vector's length."""
-    return COMPILED if parameter_count < _LONG else COMPILED_LONG
 
 
 def warm_up() -> None:
@@ -122,26 +110,12 @@ def _largest(data):  # type: ignore[no-untyped-def]
     return largest
 
 
-@driver(_HALVES, _WORDS_OUT, types.boolean, parallel=False)
-def _widen(data, out, past_cache):  # type: ignore[no-untyped-def]
-    end = head = first_line(out) if past_cache else out.size
-    largest = _widen_part(data[:head], out[:head])
-    strip = new_strip(STRIP if out.size - head >= STRIP else 0, out)
-    while out.size - end >= STRIP:
-        largest = max(largest, _widen_part(data[end : end + STRIP], strip))
-        store(strip, out, end, STRIP)
-        end += STRIP
-    if end > head:
-        finish()
-    return max(largest, _widen_part(data[end:], out[end:]))
-
-
-@arithmetic
-def _widen_part(halves, words):  # type: ignore[no-untyped-def]
+@driver(_HALVES, _WORDS_OUT, parallel=False)
+def _widen(data, out):  # type: ignore[no-untyped-def]
     largest = np.uint32(0)
-    for i in range(words.size):
-        bits = np.uint32(np.uint32(halves[i]) << np.uint32(16))
-        words[i] = bits
+    for i in range(out.size):
+        bits = np.uint32(np.uint32(data[i]) << np.uint32(16))
+        out[i] = bits
         largest = max(largest, np.uint32(bits & _MAGNITUDE))
     return largest
 
@@ -165,47 +139,34 @@ def _scale_bits(data, start):  # type: ignore[no-untyped-def]
     )
 
 
-@arithmetic
-def _blocks_past_cache(out, block_elements, past_cache):  # type: ignore[no-untyped-def]
-    return out.size // block_elements if past_cache and first_line(out) == 0 else 0
-
-
 # These return the largest scale's bits (negative: above infinity), or _ILLEGAL.
 
 
-@driver(_BYTES, _SIGNED, _FLOATS_OUT, types.intp, types.intp, types.boolean, parallel=False)
-def _dequantise(data, signed, out, block_elements, block_bytes, past_cache):  # type: ignore[no-untyped-def]
+@driver(_BYTES, _SIGNED, _FLOATS_OUT, types.intp, types.intp, parallel=False)
+def _dequantise(data, signed, out, block_elements, block_bytes):  # type: ignore[no-untyped-def]
     largest, lowest = np.uint32(0), np.int8(0)
-    past = _blocks_past_cache(out, block_elements, past_cache)
-    strip = new_strip(block_elements if past else 0, out)
     for block in range((out.size + block_elements - 1) // block_elements):
         start, first = block * block_bytes, block * block_elements
         bits = np.uint32(_scale_bits(data, start))
         scale = bits.view(np.float32)
-        values = strip if block < past else out[first : first + block_elements]
+        values = out[first : first + block_elements]
         elements = signed[start + 4 : start + 4 + values.size]
         for i in range(values.size):
             element = elements[i]
             lowest = min(lowest, element)
             values[i] = np.float32(element) * scale
-        if block < past:
-            store(strip, out, first, block_elements)
         largest = max(largest, bits)
-    if past:
-        finish()
     return _ILLEGAL if lowest == -128 else largest
 
 
-@driver(_BYTES, _SIGNED, _FLOATS_OUT, types.intp, types.intp, types.boolean, parallel=False)
-def _dequantise_int4(data, signed, out, block_elements, block_bytes, past_cache):  # type: ignore[no-untyped-def]
+@driver(_BYTES, _SIGNED, _FLOATS_OUT, types.intp, types.intp, parallel=False)
+def _dequantise_int4(data, signed, out, block_elements, block_bytes):  # type: ignore[no-untyped-def]
     largest, lowest, rest = np.uint32(0), np.int8(0), np.int8(0)
-    past = _blocks_past_cache(out, block_elements, past_cache)
-    strip = new_strip(block_elements if past else 0, out)
     for block in range((out.size + block_elements - 1) // block_elements):
         start, first = block * block_bytes, block * block_elements
         bits = np.uint32(_scale_bits(data, start))
         scale = bits.view(np.float32)
-        values = strip if block < past else out[first : first + block_elements]
+        values = out[first : first + block_elements]
         pairs = signed[start + 4 : start + 4 + (values.size + 1) // 2]
         for i in range(values.size // 2):
             low, high = np.int8(np.int8(pairs[i] << 4) >> 4), np.int8(pairs[i] >> 4)
@@ -217,25 +178,19 @@ def _dequantise_int4(data, signed, out, block_elements, block_bytes, past_cache)
             low, rest = np.int8(np.int8(last << 4) >> 4), np.int8(last >> 4)
             lowest = min(lowest, low)
             values[values.size - 1] = np.float32(low) * scale
-        if block < past:
-            store(strip, out, first, block_elements)
         largest = max(largest, bits)
-    if past:
-        finish()
     return _ILLEGAL if lowest == -8 or rest != 0 else largest
 
 
-@driver(_BYTES, _SIGNED, _FLOATS_OUT, types.intp, types.intp, types.boolean, parallel=False)
-def _dequantise_sparse(data, signed, out, block_elements, block_bytes, past_cache):  # type: ignore[no-untyped-def]
+@driver(_BYTES, _SIGNED, _FLOATS_OUT, types.intp, types.intp, parallel=False)
+def _dequantise_sparse(data, signed, out, block_elements, block_bytes):  # type: ignore[no-untyped-def]
     group = np.intp(SPARSE_GROUP)
     largest, lowest, is_illegal = np.uint32(0), np.int8(0), False
-    past = _blocks_past_cache(out, block_elements, past_cache)
-    strip = new_strip(block_elements if past else 0, out)
     for block in range((out.size + block_elements - 1) // block_elements):
         start, first = block * block_bytes, block * block_elements
         bits = np.uint32(_scale_bits(data, start))
         scale = bits.view(np.float32)
-        values = strip if block < past else out[first : first + block_elements]
+        values = out[first : first + block_elements]
         values[:] = np.float32(0)
         count = (values.size + group - 1) // group
         for i in range(count):
@@ -245,11 +200,7 @@ def _dequantise_sparse(data, signed, out, block_elements, block_bytes, past_cach
                 values[place] = np.float32(element) * scale
             else:
                 is_illegal = True
-        if block < past:
-            store(strip, out, first, block_elements)
         largest = max(largest, bits)
-    if past:
-        finish()
     return _ILLEGAL if is_illegal or lowest == -32 else largest
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 FLOOR_WIRE_TYPES = ("float32", "bfloat16", "int8")
 # Elements of a piece: 1 MiB of float32, as in gemps' chunks. Smaller pieces wake the other end more often, which TCP
 # pays for (256 KiB: a quarter more); larger ones do not stay in a core's cache. Of narrow types gemps' chunks hold more
-# elements, and are decoded past the cache: 1 ms less at 4.2 million.
+# elements.
 PIECE = 256 * 1024
 # The first commits touch their memory for the first time: nobody's floor.
 WARM_UP_COMMITS = 2
@@ -122,16 +122,15 @@ class Floor(Contender):
         desk.took_part_by_part(timer.seconds, timer.commits)
 
     def _serve_one(self, variable: "_Variable", connection: socket.socket, timer: PartTimer) -> None:
-        from gem_core.wire_kernels import compiled_for
+        from gem_core.wire_kernels import COMPILED
 
         tune(connection)
-        codec = compiled_for(variable.case.parameters)
         transfer = _Transfer(variable.case, self.wire, connection, timer, "server")
         state, staged = variable.join()
         piece = memoryview(bytearray(transfer.piece_bytes))
 
         def stage(elements: slice, data: memoryview) -> None:
-            bad = codec.decode(transfer.wire_type, data, staged[elements])
+            bad = COMPILED.decode(transfer.wire_type, data, staged[elements])
             assert bad is None, bad
             timer.end("server: decode and judge, staged")
 

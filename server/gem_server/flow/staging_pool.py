@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gem_core import Layout, PayloadFormat, WireType
 from gem_core.aligned import aligned_empty
 from gem_core.chunking import Assembler, DecodingAssembler
-from gem_core.wire_kernels import compiled_for
+from gem_core.wire_kernels import COMPILED
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
 from gem_server.flow.reader import Reader
@@ -51,8 +51,7 @@ class StagingBuffer:
         """A reset assembler into this buffer; the payload's BUFFERs go to the beginning of `rest`."""
         sink = self._sinks.get(payload.wire_type)
         if sink is None or sink.payload is not payload:
-            codec = compiled_for(self.parameters.size)
-            sink = DecodingAssembler(payload, self.parameters, self.rest[: payload.rest_bytes], codec)
+            sink = DecodingAssembler(payload, self.parameters, self.rest[: payload.rest_bytes], COMPILED)
             self._sinks[payload.wire_type] = sink
         sink.restart()
         return sink
