@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from gem_worker.client.settings import ClientSettings
 
+from gem_cli import gone
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import CommandError
 from gem_cli.options import variable
@@ -21,7 +22,8 @@ _ALIKE = 0.8
 
 def misspelt(names: Iterable[str]) -> dict[str, str]:
     """Map misspelt names to known ones."""
-    known = {variable(one, name) for one in (*KNOWN, ClientSettings) for name in one.model_fields}.union(_OTHERS)
+    known = {variable(one, name) for one in (*KNOWN, ClientSettings) for name in one.model_fields}
+    known |= {*_OTHERS, *gone.variables()}
     ends = [name.removeprefix(_PREFIX) for name in sorted(known)]
     found = {}
     for name in sorted({one for one in names if one.startswith(_PREFIX)} - known):

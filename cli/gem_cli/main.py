@@ -29,11 +29,13 @@ from gem_cli.commands.version import version
 from gem_cli.commands.work import work
 from gem_cli.environment import print_misspelt
 from gem_cli.errors import INTERRUPTED, CommandError
+from gem_cli.gone import ExplainingGroup
 from gem_cli.options import help_text
 from gem_cli.short_help import CommandWithShortHelp
 
 app = typer.Typer(
     name="gemps",
+    cls=ExplainingGroup,
     help="A parameter server for asynchronous deep learning that stays stable as workers are added.\n\n"
     "[bold]gemps train[/bold] runs a server and four workers on this machine and shows how they learn. For more "
     "machines run [bold]gemps serve[/bold] on one and [bold]gemps work[/bold] on the others. gemps COMMAND --help "

@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails, PydanticUndefined
 from pydantic_settings import BaseSettings
 from rich.markup import escape
 
+from gem_cli import gone
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.short_help import HELP_ALL, name_common_options
 from gem_core.regular_files import read_text
@@ -65,6 +66,7 @@ class Given:
 
         `overrides` beat everything, `fallback` only defaults.
         """
+        gone.refuse_variables(settings)
         given = {**self._values.get(settings, {}), **overrides}
         environment = {name for name in settings.model_fields if variable(settings, name) in os.environ}
         from_file = {
@@ -243,6 +245,7 @@ def _read_toml(path: Path, settings: Sequence[type[BaseSettings]]) -> dict[str, 
         raise CommandError(f"--config {path} is not TOML: {error}", USAGE) from None
     for key in values:
         if key not in known:
+            gone.refuse_key(key, path)
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "`gemps train --help-all` lists the names of all settings"
             raise CommandError(f"--config {path}: there is no setting {key!r}; {hint}", USAGE)

@@ -4,14 +4,15 @@ from collections.abc import Callable, Collection
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+
+from gem_cli.gone import ExplainingCommand
 
 # Options of every command that has two lengths of help; their names are those of the parameters.
 _ALWAYS = frozenset({"config", "help", "help_all"})
 _SHOW_ALL = "gem_cli.short_help"
 
 
-class CommandWithShortHelp(TyperCommand):
+class CommandWithShortHelp(ExplainingCommand):
     """A command whose `--help` shows only the options that `common_options` names, if it does.
 
     All options are parsed and completed in any case.

@@ -5,6 +5,7 @@ import typer
 from gem_cli.commands.launch_ray import launch_ray
 from gem_cli.commands.launch_slurm import launch_slurm
 from gem_cli.commands.launch_spark import launch_spark
+from gem_cli.gone import ExplainingCommand
 from gem_cli.options import help_text
 
 launch_app = typer.Typer(
@@ -12,4 +13,4 @@ launch_app = typer.Typer(
 )
 
 for name, function in (("ray", launch_ray), ("slurm", launch_slurm), ("spark", launch_spark)):
-    launch_app.command(name=name, help=help_text(function))(function)
+    launch_app.command(name=name, help=help_text(function), cls=ExplainingCommand)(function)

@@ -1,0 +1,100 @@
+"""What this release removed, and what to use instead. It is said for one release; then this file goes.
+
+A removed option, key, variable or command ends `gemps` with exit code USAGE and one line, which begins with the thing
+and ends with the text from a table below. `ExplainingCommand` and `ExplainingGroup` look at the command line, and
+`options.Given` at the TOML file and the environment.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_settings import BaseSettings
+from typer.core import TyperCommand, TyperGroup
+
+from gem_cli.errors import USAGE, CommandError
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A setting that is gone as a flag, as a key of the TOML file and as an environment variable."""
+
+    instead: str
+    """What to use instead; it completes the line "--name is gone: ..."."""
+    settings: tuple[type[BaseSettings], ...]
+    """The classes that had it. Only commands that load one of them refuse its environment variable."""
+
+
+# By the name that the field had, for example "chunk_bytes" for --chunk-bytes, chunk_bytes and GEMPS_CHUNK_BYTES.
+SETTINGS: dict[str, Gone] = {}
+
+# Flags alone, with their dashes: options that were no settings, and settings whose key and variable remain.
+FLAGS: dict[str, str] = {}
+
+# Keys of the TOML file alone: settings that moved into a table of the file.
+KEYS: dict[str, str] = {}
+
+# Commands, without "gemps".
+COMMANDS: dict[str, str] = {}
+
+
+class ExplainingCommand(TyperCommand):
+    """A command that says of a removed flag what to use instead."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments. Raises CommandError for a flag that is gone."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # By name: the class is click's, or, in newer releases, that of typer's own copy of click.
+            if type(error).__name__ == "NoSuchOption":
+                refuse_flag(error.option_name)  # type: ignore[attr-defined]
+            raise
+
+
+class ExplainingGroup(TyperGroup):
+    """A group of commands that says of a removed command what to use instead."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command. Raises CommandError for a command that is gone."""
+        if args and args[0] in COMMANDS and not ctx.resilient_parsing:
+            raise _error(f"gemps {args[0]}", COMMANDS[args[0]])
+        return super().resolve_command(ctx, args)
+
+
+def refuse_flag(flag: str) -> None:
+    """Raise CommandError if `flag`, with its dashes, is gone."""
+    setting = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
+    if flag in FLAGS:
+        raise _error(flag, FLAGS[flag])
+    if setting in SETTINGS:
+        raise _error(flag, SETTINGS[setting].instead)
+
+
+def refuse_key(key: str, file: object) -> None:
+    """Raise CommandError if `key` of the TOML file `file` is gone."""
+    if key in KEYS:
+        raise _error(f"--config {file}: {key}", KEYS[key])
+    if key in SETTINGS:
+        raise _error(f"--config {file}: {key}", SETTINGS[key].instead)
+
+
+def refuse_variables(settings: type[BaseSettings]) -> None:
+    """Raise CommandError if the environment has a variable of a setting that `settings` had."""
+    for name, gone in SETTINGS.items():
+        variable = _variable(settings, name)
+        if settings in gone.settings and variable in os.environ:
+            raise _error(variable, gone.instead)
+
+
+def variables() -> set[str]:
+    """The environment variables that are gone."""
+    return {_variable(one, name) for name, gone in SETTINGS.items() for one in gone.settings}
+
+
+def _variable(settings: type[BaseSettings], name: str) -> str:
+    return f"{settings.model_config.get('env_prefix', '')}{name}".upper()
+
+
+def _error(what: str, instead: str) -> CommandError:
+    return CommandError(f"{what} is gone: {instead}", USAGE)
