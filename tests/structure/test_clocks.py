@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.structure.test_imports import PACKAGES, ROOT, sources
+from tests.structure.source_files import PACKAGES, ROOT, sources
 
 # What tells the date, or compares dates of files.
 DATES = {

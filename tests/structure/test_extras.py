@@ -12,8 +12,8 @@ from gem_cli import extras
 from gem_cli.errors import CommandError
 
 from gem_core.extras import PACKAGES, distribution
-from tests.structure.test_imports import FRAMING, ROOT, imports, sources
-from tests.structure.test_imports import PACKAGES as FOLDERS
+from tests.structure.source_files import FRAMING, ROOT, imports, sources
+from tests.structure.source_files import PACKAGES as FOLDERS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Distributions that no message names: gemps works without them.

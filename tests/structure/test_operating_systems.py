@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.structure.test_imports import (
+from tests.structure.source_files import (
     CLI,
     CONFORMANCE,
     CORE,
