@@ -192,9 +192,15 @@ def _dequantise_sparse(data, signed, out, block_elements, block_bytes):  # type:
         scale = bits.view(np.float32)
         values = out[first : first + block_elements]
         values[:] = np.float32(0)
-        count = (values.size + group - 1) // group
-        for i in range(count):
-            place, element = i * group + np.intp(data[start + 4 + i] & 3), np.int8(signed[start + 4 + i] >> 2)
+        whole = values.size // group
+        groups = signed[start + 4 : start + 4 + (values.size + group - 1) // group]
+        for i in range(whole):
+            place, element = i * group + np.intp(groups[i] & 3), np.int8(groups[i] >> 2)
+            lowest = min(lowest, element)
+            values[place] = np.float32(element) * scale
+        if whole < groups.size:
+            # Only the last group of a vector can lack the element that its index names.
+            place, element = whole * group + np.intp(groups[whole] & 3), np.int8(groups[whole] >> 2)
             lowest = min(lowest, element)
             if place < values.size:
                 values[place] = np.float32(element) * scale
