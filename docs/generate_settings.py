@@ -98,7 +98,7 @@ UNITS = {
     "virtual seconds": "seconds network_time service_time",
     "bytes": "memory_limit chunk_bytes context",
     "bytes a second": "network_rate",
-    "commits": "eta_warmup eta_step_every eta_decay_commits commits checkpoint_commits staging_buffers evaluate_every",
+    "commits": "commits checkpoint_commits staging_buffers evaluate_every",
     "commits a worker": "steps",
     "epochs a worker": "epochs",
     "workers": "min_workers max_sessions workers",
@@ -110,7 +110,7 @@ UNITS = {
     "classes": "generated_classes",
     "pixels": "image_size",
     "number": "momentum kappa pi_min pi_max epsilon weight_decay beta2 precondition_epsilon precondition_cap clip_norm "
-    "local_rate eta eta_step_factor eta_min seed stop_at_accuracy layers width heads",
+    "local_rate eta seed stop_at_accuracy layers width heads",
     "gradients": "local_steps",
 }
 _UNIT = {name: unit for unit, names in UNITS.items() for name in names.split()}

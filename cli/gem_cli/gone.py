@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from gem_server.settings import ServerSettings
 from pydantic_settings import BaseSettings
 from typer.core import TyperCommand, TyperGroup
 
@@ -26,7 +27,15 @@ class Gone:
 
 
 # By the name that the field had, for example "chunk_bytes" for --chunk-bytes, chunk_bytes and GEMPS_CHUNK_BYTES.
-SETTINGS: dict[str, Gone] = {}
+SETTINGS: dict[str, Gone] = {
+    "eta_warmup": Gone("write --eta-schedule warmup:200, or warmup:200,cosine with a schedule", (ServerSettings,)),
+    "eta_step_every": Gone("write --eta-schedule step:400:0.1, every 400 commits times 0.1", (ServerSettings,)),
+    "eta_step_factor": Gone("write --eta-schedule step:400:0.1, every 400 commits times 0.1", (ServerSettings,)),
+    "eta_decay_commits": Gone("write --eta-schedule cosine:5000, which ends at commit 5000", (ServerSettings,)),
+    "eta_min": Gone(
+        "write --eta-schedule cosine:5000:0.001, or cosine:end:0.001 until the run ends", (ServerSettings,)
+    ),
+}
 
 # Flags alone, with their dashes: options that were no settings, and settings whose key and variable remain.
 FLAGS: dict[str, str] = {}

@@ -26,8 +26,7 @@ from gem_trace.format import FORMAT, digest
 # All that determine order, eta, deltas and end.
 RECORDED_SETTINGS = frozenset(
     {
-        *("eta", "eta_schedule", "eta_warmup", "eta_step_every", "eta_step_factor", "eta_decay_commits", "eta_min"),
-        *("steps", "epochs", "commits", "order", "min_workers", "seed", "staging_buffers"),
+        *("eta", "eta_schedule", "steps", "epochs", "commits", "order", "min_workers", "seed", "staging_buffers"),
         *("direction", "clip_norm"),
     }
 )

@@ -67,7 +67,6 @@ from gem_server.state.ledger import Ledger
 from gem_server.state.memory import MemoryBudget
 from gem_server.state.moments import Moments, require_moments
 from gem_server.state.run import Budget, Run, RunState
-from gem_server.state.schedule import EtaSchedule
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.workers import Workers, WorkerState
 from gem_server.telemetry.history import Interval
@@ -804,9 +803,9 @@ class Server:
 def _run(settings: ServerSettings, local_steps: int) -> Run:
     """A secondary's has no limits: the primary's count."""
     if settings.part.is_secondary:
-        return Run(Budget(), _schedule(settings), 1)
+        return Run(Budget(), settings.schedule, 1)
     budget = Budget(settings.steps, settings.epochs, settings.commits, local_steps)
-    return Run(budget, _schedule(settings), settings.min_workers)
+    return Run(budget, settings.schedule, settings.min_workers)
 
 
 def _shared_settings(rule: UpdateRule, settings: ServerSettings) -> str:
@@ -821,18 +820,6 @@ def _shared_settings(rule: UpdateRule, settings: ServerSettings) -> str:
         "settings": dict(sorted(rule.settings.items())),
     }
     return json.dumps(about)
-
-
-def _schedule(settings: ServerSettings) -> EtaSchedule:
-    return EtaSchedule(
-        settings.eta_schedule,
-        settings.eta,
-        settings.eta_warmup,
-        settings.eta_step_every,
-        settings.eta_step_factor,
-        settings.eta_decay_commits,
-        settings.eta_min,
-    )
 
 
 def _copies_to_store(settings: ServerSettings, rule: UpdateRule) -> int:

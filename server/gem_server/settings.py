@@ -21,6 +21,7 @@ from gem_core.registry import (
 )
 from gem_core.rule_settings import GEM_SETTINGS, PRECONDITION_SETTINGS, default_eta, parse_settings, settings_text
 from gem_core.shards import Shard
+from gem_server.state.schedule import EtaSchedule
 
 MIB = 1024 * 1024
 # Of sockaddr_un, without the terminating zero.
@@ -238,43 +239,14 @@ class ServerSettings(BaseSettings):
         description="Learning rate. With --precondition or --direction, its default is 0.001.",
         json_schema_extra={"panel": "Learning rate"},
     )
-    eta_schedule: Literal["constant", "step", "cosine"] = Field(
+    eta_schedule: str = Field(
         "constant",
-        description="How eta follows the clock (the number of applied commits, over all workers).",
-        json_schema_extra={"panel": "Learning rate"},
-    )
-    eta_warmup: int = Field(
-        0,
-        ge=0,
-        description="Commits over which eta rises linearly to its full value; 0: none.",
-        json_schema_extra={"panel": "Learning rate"},
-    )
-    eta_step_every: int = Field(
-        0,
-        ge=0,
-        description="With --eta-schedule step: commits after which eta is multiplied by --eta-step-factor, again and "
-        "again.",
-        json_schema_extra={"panel": "Learning rate"},
-    )
-    eta_step_factor: float = Field(
-        0.1,
-        gt=0,
-        le=1,
-        description="With --eta-schedule step: the factor.",
-        json_schema_extra={"panel": "Learning rate"},
-    )
-    eta_decay_commits: int = Field(
-        0,
-        ge=0,
-        description="With --eta-schedule cosine: commits until eta reaches --eta-min; 0: those until the end of the "
-        "run. That is when the workers that take part have spent their --steps or --epochs, or all together the "
-        "--commits: a worker that joins later makes eta rise a little, one that leaves makes it fall.",
-        json_schema_extra={"panel": "Learning rate"},
-    )
-    eta_min: float = Field(
-        0.0,
-        ge=0,
-        description="With --eta-schedule cosine: where eta ends.",
+        description="How eta follows the clock (the number of applied commits, over all workers). constant. cosine: "
+        "falls to 0 at the end of the run, which is when the workers that take part have spent their --steps or "
+        "--epochs, or all together the --commits: a worker that joins later makes eta rise a little, one that leaves "
+        "makes it fall. cosine:5000: falls until commit 5000; cosine:5000:0.001: and to 0.001 instead of 0; "
+        "cosine:end:0.001: that until the end of the run. step:400:0.1: multiplied by 0.1 after every 400 commits. "
+        "warmup:200,cosine: rises linearly over 200 commits before; warmup:200 alone then stays constant.",
         json_schema_extra={"panel": "Learning rate"},
     )
 
@@ -539,6 +511,13 @@ class ServerSettings(BaseSettings):
                 )
         return value
 
+    @field_validator("eta_schedule")
+    @classmethod
+    def _schedule_is_understood(cls, value: str, info: ValidationInfo) -> str:
+        if "eta" in info.data:
+            EtaSchedule.parse(value, info.data["eta"])
+        return value
+
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -599,11 +578,10 @@ class ServerSettings(BaseSettings):
             require_decay(self.eta, self.settings_of_rule())
         except RuleError as error:
             raise ValueError(str(error)) from None
-        if self.eta_schedule == "step" and not self.eta_step_every:
-            raise ValueError("--eta-schedule step needs --eta-step-every COMMITS")
-        if self.eta_schedule == "cosine" and not (self.eta_decay_commits or self.commits or self.steps or self.epochs):
+        if self.schedule.ends_with_the_run and not (self.commits or self.steps or self.epochs):
             raise ValueError(
-                "--eta-schedule cosine needs --eta-decay-commits, or a budget: --steps, --epochs or --commits"
+                f"--eta-schedule {self.eta_schedule} ends with the run, which has no budget: add --steps, --epochs or "
+                "--commits, or write the number of commits, for example --eta-schedule cosine:5000"
             )
         self._check_shard()
         if self.min_workers > self.max_sessions:
@@ -611,8 +589,6 @@ class ServerSettings(BaseSettings):
                 f"--min-workers {self.min_workers} is more than --max-sessions {self.max_sessions} admits: "
                 "training would never start"
             )
-        if self.eta_min > self.eta:
-            raise ValueError(f"eta_min {self.eta_min} is larger than eta {self.eta}")
         if self.order == "trace" and self.order_trace is None:
             raise ValueError("--order trace needs --order-trace FILE, a trace whose order is to be followed")
         if self.order != "trace" and self.order_trace is not None:
@@ -642,6 +618,11 @@ class ServerSettings(BaseSettings):
                 raise ValueError(f"--{name} needs --primary HOST:PORT: give both, or neither")
         if self.record is not None and not shard.is_whole:
             raise ValueError("--record is for one server with the whole model: leave it out, or use one server")
+
+    @property
+    def schedule(self) -> EtaSchedule:
+        """`eta_schedule`, parsed, with `eta`."""
+        return EtaSchedule.parse(self.eta_schedule, self.eta)
 
     @property
     def part(self) -> Shard:

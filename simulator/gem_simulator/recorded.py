@@ -136,7 +136,7 @@ def _read(path: Path) -> Recorded:
     if started is None or first is None or not commits:
         raise SimulationError(f"{path} has no commits: record a run with gemps train --record FILE")
     settings = started["settings"]
-    _refuse(settings["eta_schedule"] != "constant" or settings["eta_warmup"], path, "eta was not constant")
+    _refuse(settings["eta_schedule"] != "constant", path, "eta was not constant")
     _refuse(len(samples) > 1, path, "batches had several sizes")
     ranks = sorted(event["rank"] for event in joined.values())
     _refuse(ranks != list(range(len(ranks))), path, f"its workers have the ranks {ranks}")

@@ -267,7 +267,6 @@ def _as_a_server_has_them(settings: SimulationSettings) -> dict[str, Any]:
     return {
         "eta": settings.eta,
         "eta_schedule": "constant",
-        "eta_warmup": 0,
         "steps": settings.steps,
         "epochs": 0,
         "commits": settings.commits,

@@ -159,7 +159,7 @@ async def test_a_trace_that_was_kept_over_kills_gives_the_same_parameters(
     settings = {"durability": level, "checkpoint_interval": 0.3, "record": str(trace)}
     if precondition != "none":
         settings |= {"weight_decay": 0.2, "keep_moments": True}
-    settings |= {"rule": rule, "precondition": precondition, "eta_schedule": "cosine", "eta_decay_commits": 3000}
+    settings |= {"rule": rule, "precondition": precondition, "eta_schedule": "cosine:3000"}
     for _ in range(kills):
         server = await start(tmp_path / "data", **settings)
         await everybody_connects(workers, server.address)

@@ -5,6 +5,7 @@ import math
 
 import pytest
 from gem_server.durability import run_record
+from gem_server.settings import ServerSettings
 from gem_server.state.ledger import Ledger
 from gem_server.state.run import Budget, Run
 from gem_server.state.schedule import EtaSchedule
@@ -12,6 +13,58 @@ from gem_server.state.sessions import Session
 from gem_server.telemetry.run_totals import RunTotals
 
 from .builders import Registry, session_id
+
+
+@pytest.mark.parametrize(
+    ("text", "schedule"),
+    [
+        ("constant", EtaSchedule("constant", 0.05)),
+        ("warmup:200", EtaSchedule("constant", 0.05, warmup=200)),
+        ("warmup:200,constant", EtaSchedule("constant", 0.05, warmup=200)),
+        ("cosine", EtaSchedule("cosine", 0.05)),
+        ("cosine:5000", EtaSchedule("cosine", 0.05, decay_commits=5000)),
+        ("cosine:5000:0.001", EtaSchedule("cosine", 0.05, decay_commits=5000, eta_min=0.001)),
+        ("cosine:end:0.001", EtaSchedule("cosine", 0.05, eta_min=0.001)),
+        ("warmup:200, cosine", EtaSchedule("cosine", 0.05, warmup=200)),
+        ("step:400", EtaSchedule("step", 0.05, step_every=400, step_factor=0.1)),
+        ("warmup:9,step:400:0.5", EtaSchedule("step", 0.05, warmup=9, step_every=400, step_factor=0.5)),
+    ],
+)
+def test_a_schedule_is_read_from_its_text(text: str, schedule: EtaSchedule) -> None:
+    assert EtaSchedule.parse(text, 0.05) == schedule
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' is no schedule: write for example cosine, cosine:5000:0.001, step:400:0.1 or warmup:200,cosine"),
+        ("linear", "'linear' is no schedule: write for example cosine"),
+        ("step", "'step' is no schedule: write for example .* step:400:0.1"),
+        ("constant:5", "'constant:5' is no schedule"),
+        ("cosine:5000:0.001:1", "'cosine:5000:0.001:1' is no schedule"),
+        ("cosine,step:400", "'cosine,step:400' has more than a warm-up and one schedule: write for example"),
+        ("cosine,warmup:200", "'cosine,warmup:200' has more than .* or warmup:200,cosine"),
+        ("warmup", "'warmup' is no warm-up: write the number of commits, for example warmup:200"),
+        ("warmup:0,cosine", "'warmup:0': '0' is no number of commits; write for example"),
+        ("step:many", "'step:many': 'many' is no number of commits; write for example"),
+        ("step:400:none", "'step:400:none': 'none' is no number; write for example"),
+        ("step:400:2", "'step:400:2': the factor is 2, and must be above 0 and at most 1, as in step:400:0.1"),
+        ("step:400:0", "'step:400:0': the factor is 0, and must be above 0"),
+        ("cosine:0", "'cosine:0': '0' is no number of commits"),
+        ("cosine:5000:0.1", "'cosine:5000:0.1': eta would end at 0.1; write a number from 0 to eta, which is 0.05"),
+        ("cosine:5000:inf", "'cosine:5000:inf': 'inf' is no number"),
+    ],
+)
+def test_a_text_that_is_no_schedule_is_refused_with_a_right_example(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EtaSchedule.parse(text, 0.05)
+
+
+def test_a_cosine_until_the_end_of_the_run_needs_a_budget() -> None:
+    with pytest.raises(ValueError, match="--eta-schedule cosine ends with the run, which has no budget: add --steps"):
+        ServerSettings(eta_schedule="cosine")
+    assert ServerSettings(eta_schedule="cosine", steps=9).schedule == EtaSchedule("cosine", 0.05)
+    assert ServerSettings(eta_schedule="cosine:9", eta=0.1).schedule == EtaSchedule("cosine", 0.1, decay_commits=9)
 
 
 def test_constant_eta_stays() -> None:

@@ -68,7 +68,7 @@ async def test_replay_is_bit_equal(serve: Serve, tmp_path: Path, model: Model, r
 
 @pytest.mark.parametrize("precondition", ["rms", "averaged-rms"])
 async def test_replay_with_a_preconditioner_is_bit_equal(serve: Serve, tmp_path: Path, precondition: str) -> None:
-    path, schedule = tmp_path / "run.trace", {"eta_schedule": "cosine", "eta_decay_commits": 30, "eta_warmup": 5}
+    path, schedule = tmp_path / "run.trace", {"eta_schedule": "warmup:5,cosine:30"}
     ended = await recorded(serve, path, LARGE, precondition=precondition, beta2=0.9, weight_decay=0.5, **schedule)
     found = replay(path)
     assert payload(LARGE, found) == ended
@@ -99,7 +99,7 @@ async def test_replay_of_overlapping_workers_is_bit_equal(
     serve: Serve, tmp_path: Path, model: Model, precondition: str
 ) -> None:
     """Beside one that does not overlap; with pulls between, and gradients of the newest parameters (a skipped step)."""
-    serving = await serve(record=tmp_path / "run.trace", precondition=precondition, eta_warmup=20)
+    serving = await serve(record=tmp_path / "run.trace", precondition=precondition, eta_schedule="warmup:20")
     (plain,) = await serving.training(1, model)
     pipelines = [Pipeline(worker) for worker in await serving.training(2, model, overlap=True)]
 

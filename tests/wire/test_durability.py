@@ -84,7 +84,7 @@ async def test_commit_is_acknowledged_after_it_is_in_the_log(serve: Serve, tmp_p
 
 
 async def test_run_goes_on_from_the_log_with_its_budget_ranks_and_eta(serve: Serve, tmp_path: Path) -> None:
-    settings = {"commits": 6, "eta": 0.8, "eta_schedule": "step", "eta_step_every": 2, "eta_step_factor": 0.5}
+    settings = {"commits": 6, "eta": 0.8, "eta_schedule": "step:2:0.5"}
     settings |= {"durability": "commit", "checkpoint_interval": 0}
     serving = await serve(data_dir=tmp_path, **settings)
     first, second = await serving.training(2)

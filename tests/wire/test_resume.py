@@ -35,7 +35,7 @@ def moved(worker: RawWorker, serving: Serving) -> RawWorker:
 
 
 async def test_version_budget_schedule_and_ledger_go_on_after_a_stop(serve: Serve, tmp_path: Path) -> None:
-    settings = {"commits": 6, "eta": 0.8, "eta_schedule": "step", "eta_step_every": 2, "eta_step_factor": 0.5}
+    settings = {"commits": 6, "eta": 0.8, "eta_schedule": "step:2:0.5"}
     serving = await serve(data_dir=tmp_path, **settings)
     worker, other = await serving.training(2)
     for seed in range(3):
@@ -203,7 +203,7 @@ async def test_weight_decay_has_the_eta_of_each_commit_and_goes_on_after_a_resta
     serve: Serve, tmp_path: Path, rule: str, precondition: str, durability: str
 ) -> None:
     settings = {"rule": rule, "precondition": precondition, "weight_decay": 0.5, "durability": durability}
-    settings |= {"eta": 0.8, "eta_schedule": "step", "eta_step_every": 2, "eta_step_factor": 0.7}
+    settings |= {"eta": 0.8, "eta_schedule": "step:2:0.7"}
     serving = await serve(data_dir=tmp_path, **settings)
     (worker,) = await serving.training(1)
     layout = serving.server.central.layout

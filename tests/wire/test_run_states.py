@@ -218,12 +218,12 @@ async def test_constant_eta_is_constant(serve: Serve) -> None:
 
 
 async def test_step_schedule_multiplies_eta_again_and_again(serve: Serve) -> None:
-    told = await etas(serve, 6, eta=0.8, eta_schedule="step", eta_step_every=2, eta_step_factor=0.5)
+    told = await etas(serve, 6, eta=0.8, eta_schedule="step:2:0.5")
     assert told == pytest.approx([0.8, 0.8, 0.4, 0.4, 0.2, 0.2, 0.1])
 
 
 async def test_cosine_schedule_falls_from_eta_to_its_minimum_and_stays(serve: Serve) -> None:
-    told = await etas(serve, 6, eta=0.9, eta_schedule="cosine", eta_decay_commits=4, eta_min=0.1)
+    told = await etas(serve, 6, eta=0.9, eta_schedule="cosine:4:0.1")
     assert told == pytest.approx([0.9, 0.7828427, 0.5, 0.2171573, 0.1, 0.1, 0.1])
 
 
@@ -235,12 +235,12 @@ async def test_cosine_schedule_ends_with_the_steps_of_all_workers(serve: Serve) 
 
 
 async def test_warm_up_rises_linearly_to_eta(serve: Serve) -> None:
-    told = await etas(serve, 5, eta=0.4, eta_warmup=4)
+    told = await etas(serve, 5, eta=0.4, eta_schedule="warmup:4")
     assert told == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
 
 
 async def test_eta_follows_the_clock_of_all_workers(serve: Serve) -> None:
-    serving = await serve(eta=0.8, eta_schedule="step", eta_step_every=2, eta_step_factor=0.5)
+    serving = await serve(eta=0.8, eta_schedule="step:2:0.5")
     first, second = await serving.training(2)
     await first.commit(first.delta(1))
     assert (await second.commit(second.delta(1))).verdict.next_eta == pytest.approx(0.4)

@@ -56,7 +56,7 @@ async def test_a_preconditioner_divides_a_delta_by_the_eta_that_its_worker_got(
     serve: Serve, precondition: str, model: Model
 ) -> None:
     """Of the Join or verdict before; a Heartbeat's, and what others got meanwhile, do not count."""
-    serving = await serve(precondition=precondition, eta=0.8, eta_warmup=4, eta_schedule="cosine", eta_decay_commits=20)
+    serving = await serve(precondition=precondition, eta=0.8, eta_schedule="warmup:4,cosine:20")
     workers = await serving.training(3, model)
     oracle = Oracle(await serving.values(model), "gem", precondition)
     etas = {worker.name: worker.membership.next_eta for worker in workers}

@@ -245,7 +245,7 @@ def run_settings_to(settings: ServerSettings, rule: UpdateRule) -> run_pb2.RunSe
         rule=rule.name,
         rule_settings=dict(rule.settings),
         eta=settings.eta,
-        eta_schedule=_SCHEDULES[settings.eta_schedule],
+        eta_schedule=_SCHEDULES[settings.schedule.kind],
         budget=run_pb2.Budget(steps=settings.steps, epochs=settings.epochs, commits=settings.commits),
         order=_ORDERS[settings.order],
         min_workers=settings.min_workers,
