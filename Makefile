@@ -169,7 +169,7 @@ test-docs: $(INSTALLED)
 # GEMPS_TEST_SCREENSHOTS=FOLDER keeps what it looks like.
 test-browser: $(INSTALLED)
 	cd tests/web && npm ci --ignore-scripts --no-audit --no-fund
-	GEMPS_TEST_BROWSER=1 $(BIN)/python -m pytest tests/web/test_browser.py tests/web/test_report_page.py $(ARGS)
+	GEMPS_TEST_BROWSER=1 $(BIN)/python -m pytest tests/web/test_browser.py $(ARGS)
 
 # What is lost, applied twice or refused when processes, disks, networks and clients fail: each fault as often as
 # docs/reliability.md says. With GEMPS_NETLAB set the partition too.

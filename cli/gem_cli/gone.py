@@ -44,7 +44,9 @@ FLAGS: dict[str, str] = {}
 KEYS: dict[str, str] = {}
 
 # Commands, without "gemps".
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "report": "the run folder has plot.png and summary.json, and gemps train --dashboard 8080 shows a run in a browser",
+}
 
 
 class ExplainingCommand(TyperCommand):

@@ -16,7 +16,6 @@ from gem_cli.commands.export_task import export_task
 from gem_cli.commands.finish import finish
 from gem_cli.commands.launch import launch_app
 from gem_cli.commands.replay import replay
-from gem_cli.commands.report import report
 from gem_cli.commands.reproduce import reproduce
 from gem_cli.commands.sample import sample
 from gem_cli.commands.serve import serve
@@ -72,7 +71,7 @@ def _options(
 
 
 for command in (
-    train, serve, work, evaluate, sample, status, top, checkpoint, finish, merge, split, report, replay, simulate,
+    train, serve, work, evaluate, sample, status, top, checkpoint, finish, merge, split, replay, simulate,
     reproduce, export_task, certs, doctor, version,
 ):  # fmt: skip
     app.command(help=help_text(command), cls=CommandWithShortHelp)(command)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gem_cli.training.metrics_file import MetricsFile, commits_of, elapsed, last_line, read_lines
+from gem_cli.training.metrics_file import MetricsFile, commits_of, elapsed, read_lines
 
 from tests.cli.test_status_view import WORKER, changed
 
@@ -81,9 +81,7 @@ def test_a_run_that_is_resumed_goes_on_in_the_same_file(tmp_path: Path) -> None:
         first.offer(report(float(second), second), now=float(second))
     with path.open("a", encoding="utf-8") as file:
         file.write('{"commits": 9')
-    newest = last_line(path)
-    assert newest is not None
-    assert newest["commits"] == 90
+    assert read_lines(path)[-1]["commits"] == 90
     second_file = MetricsFile(path, interval=0.5)
     for second in range(50):
         second_file.offer(report(float(second), 90 + second, process=8), now=float(second))
@@ -103,4 +101,3 @@ def test_commits_before_the_first_report_are_not_of_its_time() -> None:
 
 def test_without_a_file_there_is_no_line(tmp_path: Path) -> None:
     assert read_lines(tmp_path / "none") == []
-    assert last_line(tmp_path / "none") is None

@@ -1,5 +1,6 @@
 """What is made of a run when it has ended: figures of the whole run, and the plot."""
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from gem_cli.training import results
 from gem_cli.training.metrics_file import MetricsFile, read_lines
 from gem_cli.training.plot import draw, held_out_losses
+from gem_cli.training.run_folder import RunFolder
 from gem_cli.training.training_run import Outcome
 
 from tests.cli.test_metrics_file import report
@@ -81,3 +83,11 @@ def test_the_plot_shows_held_out_loss_beside_the_training_loss(tmp_path: Path) -
     assert not has_orange("plain.png", plain, None)
     assert has_orange("tested.png", plain, 0.5)
     assert has_orange("evaluated.png", [*plain, evaluated(6.0, 51, 0.4), evaluated(7.0, 61, 0.3)], None)
+
+
+def test_what_is_not_a_number_is_null_in_the_history(tmp_path: Path) -> None:
+    """JSON has no NaN, and other programs may read the file."""
+    folder = RunFolder(tmp_path)
+    folder.write_history({"tensors": {"columns": [{"mean_pi": [1.0, float("nan")]}]}})
+    kept = json.loads(folder.history.read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    assert kept["tensors"]["columns"][0]["mean_pi"] == [1.0, None]

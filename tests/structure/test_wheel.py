@@ -57,10 +57,6 @@ def test_wheel_holds_every_module_of_the_checkout(wheel_names: set[str]) -> None
         assert modules <= wheel_names
 
 
-def test_wheel_holds_the_style_of_the_reports(wheel_names: set[str]) -> None:
-    assert "gem_cli/training/report/style.css" in wheel_names
-
-
 def test_wheel_holds_the_templates_of_job_scripts(wheel_names: set[str]) -> None:
     templates = {f"gem_launch/engines/{path.name}" for path in (ROOT / "launch/gem_launch/engines").glob("*.sh")}
     assert "gem_launch/engines/slurm_job.sh" in templates

@@ -283,7 +283,5 @@ def _finish(
         summary |= told
         folder.write_summary(summary)
     results.write_plot(folder, summary, reporter)
-    has_report = results.write_report(folder)
-    text = f"run folder {folder.path}" + (f", with {folder.report.name}" if has_report else "")
-    reporter.event("finished", text, run_dir=str(folder.path), summary=summary)
+    reporter.event("finished", f"run folder {folder.path}", run_dir=str(folder.path), summary=summary)
     return summary

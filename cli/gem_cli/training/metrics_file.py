@@ -99,12 +99,8 @@ class MetricsFile:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Read the reports; empty without a file. A line that is incomplete is left out."""
-    return [report for line in _lines(path) if (report := _parsed(line)) is not None]
-
-
-def last_line(path: Path) -> dict[str, Any] | None:
-    """Read the newest complete report, if there is one."""
-    return next((report for line in reversed(_lines(path)) if (report := _parsed(line)) is not None), None)
+    lines = read_bytes(path).splitlines() if path.exists() else []
+    return [report for line in lines if (report := _parsed(line)) is not None]
 
 
 def elapsed(lines: Iterable[Mapping[str, Any]]) -> list[float]:
@@ -125,10 +121,6 @@ def commits_of(lines: Sequence[Mapping[str, Any]]) -> int:
     """Commits of the run in the time that the reports cover: those before the first server process are not."""
     first, last = lines[0], lines[-1]
     return int(last.get("commits", 0)) - (int(first.get("commits", 0)) - int(first.get("commits_of_process", 0)))
-
-
-def _lines(path: Path) -> list[bytes]:
-    return read_bytes(path).splitlines() if path.exists() else []
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

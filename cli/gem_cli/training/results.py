@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gem_cli import status_view
-from gem_cli.training import plot, report, system_info
+from gem_cli.training import plot, system_info
 from gem_cli.training.children import gemps
 from gem_cli.training.metrics_file import commits_of, elapsed
 from gem_cli.training.reporters import Reporter
@@ -79,14 +79,6 @@ def write_plot(folder: RunFolder, summary: Mapping[str, Any], reporter: Reporter
         if error.name not in PACKAGES["plot"]:
             raise
         reporter.event("no_plot", explain_missing(error.name, "plot", "plot.png"))
-
-
-def write_report(folder: RunFolder) -> bool:
-    """Write report.html; False without reports."""
-    if folder.last_status() is None:
-        return False
-    folder.write_report(report.page(report.Contents.of(folder)))
-    return True
 
 
 def summarize(

@@ -9,7 +9,7 @@ from typing import Any
 
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.strict_json import to_json
-from gem_cli.training.metrics_file import last_line, read_lines
+from gem_cli.training.metrics_file import read_lines
 from gem_core.regular_files import check_regular, read_text
 
 _SHARDS = "shards"
@@ -25,7 +25,6 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.history = path / "history.json"
         self.plot = path / "plot.png"
-        self.report = path / "report.html"
         self.best = path / "best"
         self.adapter = path / "adapter"
         self.logs = path / "logs"
@@ -93,14 +92,9 @@ class RunFolder:
 
     def write_history(self, history: Mapping[str, Any]) -> None:
         """Replace history.json."""
-        _replace(self.history, to_json(history) + "\n")
-
-    def write_report(self, page: str) -> None:
-        """Replace report.html. Raises CommandError."""
-        try:
-            _replace(self.report, page)
-        except OSError as error:
-            raise CommandError(f"{self.report} cannot be written: {error.strerror}") from None
+        part = self.history.with_name(f".{self.history.name}.part")
+        part.write_text(to_json(history) + "\n", encoding="utf-8")
+        part.replace(self.history)
 
     def keep_final_model(self) -> bool:
         """Copy the newest checkpoint's model; False without one."""
@@ -127,16 +121,6 @@ class RunFolder:
     def read_metrics(self) -> list[dict[str, Any]]:
         """Lines of metrics.jsonl."""
         return read_lines(self.metrics)
-
-    def last_status(self) -> dict[str, Any] | None:
-        """Last complete report."""
-        return last_line(self.metrics)
-
-
-def _replace(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
 
 
 def _is_unused(path: Path) -> bool:
