@@ -223,7 +223,7 @@ in constant order and with other batches. Seeds 1 and 2 only verify. Held-out lo
 | `adaptive-staleness` | 2.37 (0.001), 2.26 (0.002), 2.35 (0.004), 2.26 (0.004 after a warmup) |
 | `easgd` | alpha 0.225: 2.29 (0.004); 0.35: 2.26 (0.002); 0.5: 2.26 (0.002), 2.25 (0.004) |
 | `fedbuff`, `buffer=4` | 2.31 (0.004); `outer_eta=2`: 2.94 (0.004) |
-| `gem`, `--momentum 0` | 2.37 (0.002) |
+| `gem`, `momentum=0` | 2.37 (0.002) |
 | `delayed-nesterov` | momentum 0, delay 2: 2.56 (0.002); momentum 0.9, delay 4: 3.14 (0.001) |
 | `fadas`, `buffer=4`, `outer_eta=0.008` | 2.73 (0.004) |
 | `downpour` | 3.06 (0.002) |
@@ -235,7 +235,7 @@ in constant order and with other batches. Seeds 1 and 2 only verify. Held-out lo
 | `adaptive-staleness`, every 8 | 2.47 (0.002), 2.43 (0.004 after a warmup), 2.48 (0.008 after a warmup) |
 | `adaptive-staleness`, every 1 | 2.36 (0.008 after a warmup) |
 | `easgd`, alpha 0.5, every 8 | 2.41 (0.004) |
-| `gem`, `--momentum 0`, every 8 | 2.61 (0.002) |
+| `gem`, `momentum=0`, every 8 | 2.61 (0.002) |
 
 The first rate of `averaged-rms`, 0.002, was AdamW's. In later runs of this kind 4 workers had a loss of 2.1 after 2 176
 batches with 0.0003, 1 920 with 0.0005 and 1 792 with 0.0007, synchronous AdamW after 2 880 with 0.001, 2 112 with 0.002

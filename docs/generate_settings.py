@@ -109,8 +109,7 @@ UNITS = {
     "samples": "generated_samples batch_size",
     "classes": "generated_classes",
     "pixels": "image_size",
-    "number": "momentum kappa pi_min pi_max epsilon weight_decay beta2 precondition_epsilon precondition_cap clip_norm "
-    "local_rate eta seed stop_at_accuracy layers width heads",
+    "number": "weight_decay clip_norm eta seed stop_at_accuracy layers width heads",
     "gradients": "local_steps",
 }
 _UNIT = {name: unit for unit, names in UNITS.items() for name in names.split()}

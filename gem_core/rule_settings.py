@@ -1,17 +1,22 @@
 """Rule settings, and their text form NAME=VALUE,NAME=VALUE."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from gem_core.errors import RuleError
 
 __all__ = [
     "GEM_SETTINGS",
+    "LOCAL_STEPS",
     "PRECONDITION_SETTINGS",
     "WEIGHT_DECAY",
     "Setting",
+    "check_settings",
     "default_eta",
     "parse_settings",
     "settings_text",
+    "split_rule_table",
 ]
 
 
@@ -30,7 +35,8 @@ WEIGHT_DECAY = Setting(
     "weight_decay", 0.0, 0.0, 10.0, "share of matrices and embeddings that decays a commit, in eta; as AdamW's"
 )
 
-# Also server flags.
+LOCAL_STEPS = Setting("local_steps", 1, 1, 1e6, "gradients in a commit, of which it has the mean", whole=True)
+
 GEM_SETTINGS = (
     Setting("momentum", 0.9, 0.0, 0.9999, "mu: how long a worker's moment remembers its deltas"),
     Setting("kappa", 1.0, 0.0, 1e6, "amplifies the proxy's energy; 2 is the paper's aggressive setting"),
@@ -38,7 +44,7 @@ GEM_SETTINGS = (
     Setting("pi_max", 5.0, -1e6, 1e6, "largest factor; 1 learns clearly worse, more than 5 gains nothing"),
     Setting("epsilon", 1e-12, 1e-30, 1.0, "keeps the division defined where delta is 0"),
     WEIGHT_DECAY,
-    Setting("local_steps", 1, 1, 1e6, "gradients in a commit, of which it has the mean", whole=True),
+    LOCAL_STEPS,
     Setting("local_rate", 0.3, 0.0, 100.0, "size of a worker's steps between commits, in eta; 0: none"),
 )
 
@@ -53,6 +59,35 @@ def default_eta(settings: Mapping[str, Any]) -> float:
     """Smaller where eta is the size of a step."""
     usual = {"precondition": "none", "direction": "gradient"}
     return 0.05 if all(settings.get(name, value) == value for name, value in usual.items()) else 0.001
+
+
+def check_settings(rule: str, known: Sequence[Setting], given: Mapping[str, Any]) -> dict[str, float]:
+    """Return a value for each of the rule's `known` settings: that of `given`, or its default.
+
+    Raises RuleError for a name that is not known, and for a value that is no number or out of range.
+    """
+    values = {one.name: float(one.default) for one in known}
+    for name, value in given.items():
+        if name not in values:
+            listed = ", ".join(values) or "none"
+            raise RuleError(f"rule {rule!r} has no setting {name!r}; its settings are: {listed}")
+        values[name] = _number(rule, name, value)
+    for one in known:
+        value = values[one.name]
+        if not one.least <= value <= one.most:
+            raise RuleError(
+                f"rule {rule!r}: {one.name} = {value:g} is out of range; choose {one.least:g} to {one.most:g}"
+            )
+        if one.whole and not value.is_integer():
+            raise RuleError(f"rule {rule!r}: {one.name} = {value:g} must be a whole number")
+    return values
+
+
+def split_rule_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the table [rule] of a TOML file to the settings `rule` and `rule_settings`, as far as it has them."""
+    own = {name: value for name, value in table.items() if name != "name"}
+    found = {"rule": table["name"]} if "name" in table else {}
+    return found | ({"rule_settings": own} if own else {})
 
 
 def settings_text(value: object) -> object:
@@ -78,3 +113,9 @@ def parse_settings(text: str) -> dict[str, float]:
             raise ValueError(f"{name} is given twice: leave one of them out")
         found[name] = number
     return found
+
+
+def _number(rule: str, name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise RuleError(f"rule {rule!r}: {name} = {value!r} is not a finite number")
+    return float(value)

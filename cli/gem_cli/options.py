@@ -23,6 +23,7 @@ from gem_cli import gone
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.short_help import HELP_ALL, name_common_options
 from gem_core.regular_files import read_text
+from gem_core.rule_settings import split_rule_table
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 
@@ -243,6 +244,8 @@ def _read_toml(path: Path, settings: Sequence[type[BaseSettings]]) -> dict[str, 
         raise CommandError(f"--config {path}: {error.strerror}", USAGE) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CommandError(f"--config {path} is not TOML: {error}", USAGE) from None
+    if isinstance(table := values.get("rule"), dict):
+        values = {name: value for name, value in values.items() if name != "rule"} | split_rule_table(table)
     for key in values:
         if key not in known:
             gone.refuse_key(key, path)

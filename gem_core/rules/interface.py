@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gem_core.aligned import aligned_copy, aligned_empty, aligned_zeros
 from gem_core.errors import RuleError, SizeMismatchError
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
-from gem_core.rule_settings import Setting
+from gem_core.rule_settings import Setting, check_settings
 from gem_core.rules.blocks import PARALLEL_FROM
 from gem_core.rules.kernel import NO_LIMITS, Decay, Kernel, Statistics
 from gem_core.threads import apply_thread_count, require_threads
@@ -78,21 +78,7 @@ class UpdateRule:
     _proxy_scale: float = 1.0
 
     def __init__(self, settings: Mapping[str, float]) -> None:
-        values = {known.name: float(known.default) for known in self.known_settings}
-        for name, value in settings.items():
-            if name not in values:
-                listed = ", ".join(values) or "none"
-                raise RuleError(f"rule {self.name!r} has no setting {name!r}; its settings are: {listed}")
-            values[name] = _number(self.name, name, value)
-        for known in self.known_settings:
-            if not known.least <= values[known.name] <= known.most:
-                raise RuleError(
-                    f"rule {self.name!r}: {known.name} = {values[known.name]:g} is out of range; "
-                    f"choose {known.least:g} to {known.most:g}"
-                )
-            if known.whole and not values[known.name].is_integer():
-                raise RuleError(f"rule {self.name!r}: {known.name} = {values[known.name]:g} must be a whole number")
-        self.settings = MappingProxyType(values)
+        self.settings = MappingProxyType(check_settings(self.name, self.known_settings, settings))
         if type(self)._commit is UpdateRule._commit and not hasattr(self, "kernel"):
             raise RuleError(f"rule {self.name!r} has no update: define `kernel` or `_commit` in its class")
         self._is_warm = False
@@ -279,9 +265,3 @@ def _unusable(what: str, array: NDArray[Any], known: np.dtype[Any], size: int) -
 
 
 _SMALLEST = Layout([TensorSpec("weight", (1,), ElementType.FLOAT32, TensorKind.PARAMETER)])
-
-
-def _number(rule: str, name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise RuleError(f"rule {rule!r}: {name} = {value!r} is not a finite number")
-    return float(value)

@@ -19,7 +19,16 @@ from gem_core.registry import (
     require_rule,
     require_state_type,
 )
-from gem_core.rule_settings import GEM_SETTINGS, PRECONDITION_SETTINGS, default_eta, parse_settings, settings_text
+from gem_core.rule_settings import (
+    GEM_SETTINGS,
+    LOCAL_STEPS,
+    PRECONDITION_SETTINGS,
+    WEIGHT_DECAY,
+    check_settings,
+    default_eta,
+    parse_settings,
+    settings_text,
+)
 from gem_core.shards import Shard
 from gem_server.state.schedule import EtaSchedule
 
@@ -27,24 +36,10 @@ MIB = 1024 * 1024
 # Of sockaddr_un, without the terminating zero.
 MAX_SOCKET_PATH_BYTES = 107
 
-_GEM_SETTINGS = {one.name: one for one in GEM_SETTINGS}
-_PRECONDITION_SETTINGS = {one.name: one for one in PRECONDITION_SETTINGS}
-
 _FILES = {"tls_cert": "server.crt", "tls_key": "server.key"}
 _OPTIONAL_FILES = {"tls_client_ca": "ca.crt", "tokens": "tokens"}
 
 Seconds = Annotated[float, Field(gt=0)]
-
-
-def _of_gem(name: str, description: str) -> Any:
-    known = (_GEM_SETTINGS | _PRECONDITION_SETTINGS)[name]
-    return Field(
-        known.default,
-        ge=known.least,
-        le=known.most,
-        description=description,
-        json_schema_extra={"panel": "Update rule"},
-    )
 
 
 class ServerSettings(BaseSettings):
@@ -154,41 +149,28 @@ class ServerSettings(BaseSettings):
     )
     rule_settings: Annotated[str, BeforeValidator(settings_text)] = Field(
         "",
-        description="Settings of another rule than gem, as NAME=VALUE,NAME=VALUE: strength=1,decay=0.9 for dc-asgd. In "
-        "a TOML file it may be a table. Each rule's names and defaults are in docs/rules.md; a name that the rule does "
-        "not know ends the server at its start.",
+        description="The rule's own settings, as NAME=VALUE,NAME=VALUE: momentum=0.9,kappa=2 for gem, "
+        "strength=1,decay=0.9 for dc-asgd. docs/rules.md lists each rule's names and defaults, and those of "
+        "--precondition. In a TOML file they can stand in the table [rule].",
         json_schema_extra={"panel": "Update rule"},
     )
-    momentum: float = _of_gem(
-        "momentum",
-        "GEM's momentum mu: the share of a worker's moment that remains from one commit to the next. With one worker, "
-        "0 is plain SGD. Only the rule gem accepts it, as well as --kappa, --pi-min, --pi-max and --epsilon.",
+    weight_decay: float = Field(
+        WEIGHT_DECAY.default,
+        ge=WEIGHT_DECAY.least,
+        le=WEIGHT_DECAY.most,
+        description="Decoupled weight decay, as AdamW's, of gem, downpour and adaptive-staleness: each commit "
+        "shrinks matrices and embeddings, not biases and norms, by this share times eta.",
+        json_schema_extra={"panel": "Update rule"},
     )
-    kappa: float = _of_gem(
-        "kappa",
-        "How much energy the workers together may have, as a multiple of the proxy's. 2 is the paper's aggressive "
-        "setting; with 4 training begins to suffer.",
-    )
-    pi_min: float = _of_gem("pi_min", "Lower clamp of pi. Below 0 runs of five workers and more diverge.")
-    pi_max: float = _of_gem(
-        "pi_max", "Upper clamp of pi: how much larger than its delta an update may be. 1 learns clearly slower."
-    )
-    epsilon: float = _of_gem("epsilon", "Added to |delta| before the division; must not vanish in the sum.")
-    weight_decay: float = _of_gem(
-        "weight_decay",
-        "Decoupled weight decay, as AdamW's: each commit shrinks matrices and embeddings, not biases and norms, by "
-        "this share times eta. Also for downpour and adaptive-staleness.",
-    )
-    local_steps: int = _of_gem(
-        "local_steps",
-        "Gradients whose mean a worker commits; 1: exchange after each. On slow networks 4, then 8, with two to three "
-        "times the eta and --steps, which counts commits, divided by as much. The worker moves its parameters after "
-        "each gradient but the last; it keeps one more vector, with --precondition or --direction three.",
-    )
-    local_rate: float = _of_gem(
-        "local_rate",
-        "With --local-steps: size of a worker's moves between exchanges, as a multiple of eta; 0: none. With "
-        "--direction but no --precondition, 0.1 was better.",
+    local_steps: int = Field(
+        1,
+        ge=LOCAL_STEPS.least,
+        le=LOCAL_STEPS.most,
+        description="Gradients whose mean a worker commits, with a rule that has this setting; 1: exchange after each. "
+        "On slow networks 4, then 8, with two to three times the eta and --steps, which counts commits, divided by as "
+        "much. The worker moves its parameters after each gradient but the last, by local_rate of --rule-settings; it "
+        "keeps one more vector, with --precondition or --direction three.",
+        json_schema_extra={"panel": "Update rule"},
     )
     precondition: Precondition = Field(
         "none",
@@ -197,15 +179,6 @@ class ServerSettings(BaseSettings):
         "--direction and more than 32 workers take rms. Eta is then the size of a step. It takes "
         "one or two vectors of the model's size.",
         json_schema_extra={"panel": "Update rule"},
-    )
-    beta2: float = _of_gem("beta2", "With --precondition: how much of the mean of squares stays from commit to commit.")
-    precondition_epsilon: float = _of_gem(
-        "precondition_epsilon", "With --precondition: added to the root of the mean of squares."
-    )
-    precondition_cap: float = _of_gem(
-        "precondition_cap",
-        "With --precondition: largest step of an element, in multiples of eta. It limits elements that had no gradient "
-        "for long.",
     )
     state_type: StateType = Field(
         "float32",
@@ -536,17 +509,6 @@ class ServerSettings(BaseSettings):
                 "--credentials FOLDER (gemps certs makes it) or --tls-cert and --tls-key, add --insecure if the "
                 "network is trusted, or bind 127.0.0.1"
             )
-        flags = _GEM_SETTINGS | _PRECONDITION_SETTINGS
-        given = [name for name in flags if name in self.model_fields_set and name != "weight_decay"]
-        if self.rule != "gem" and given:
-            raise ValueError(
-                f"--{_flag(given[0])} is gem's, and the rule is {self.rule}: leave it out, or choose --rule gem; "
-                f"{self.rule}'s own settings go into --rule-settings"
-            )
-        shared = flags if self.rule == "gem" else {"weight_decay"}
-        twice = [name for name in parse_settings(self.rule_settings) if name in shared]
-        if twice:
-            raise ValueError(f"--rule-settings {twice[0]}=...: use the flag --{_flag(twice[0])}")
         try:
             require_precondition(self.rule, self.precondition)
         except RuleError as error:
@@ -567,13 +529,10 @@ class ServerSettings(BaseSettings):
             require_direction(self.rule, self.direction)
         except RuleError as error:
             raise ValueError(f"--direction {self.direction}: {error}") from None
-        if "local_rate" in given and self.local_steps == 1:
-            raise ValueError("--local-rate needs --local-steps: leave it out, or add --local-steps 4")
-        unused = [name for name in given if name in _PRECONDITION_SETTINGS and self.precondition == "none"]
-        if unused:
-            raise ValueError(
-                f"--{_flag(unused[0])} needs a preconditioner: leave it out, or add --precondition rms or averaged-rms"
-            )
+        try:
+            self._check_rule_settings()
+        except RuleError as error:
+            raise ValueError(f"--rule-settings: {error}") from None
         try:
             require_decay(self.eta, self.settings_of_rule())
         except RuleError as error:
@@ -642,16 +601,35 @@ class ServerSettings(BaseSettings):
         is_given = "durability" in self.model_fields_set
         return self.durability if is_given or self.part.is_whole else "commit"
 
+    def _check_rule_settings(self) -> None:
+        """Check what can be checked without loading the rule. What its class checks besides ends the server later."""
+        chosen = parse_settings(self.rule_settings)
+        for name in self._rule_flags():
+            if name in chosen:
+                raise RuleError(f"{name} is given here and as {_flag(name)}: give one of them")
+        if self.rule != "gem":
+            return
+        known = GEM_SETTINGS if self.precondition == "none" else (*GEM_SETTINGS, *PRECONDITION_SETTINGS)
+        unused = {one.name for one in PRECONDITION_SETTINGS}.intersection(chosen)
+        if unused and self.precondition == "none":
+            raise RuleError(
+                f"{min(unused)} needs a preconditioner: leave it out, or add --precondition rms or averaged-rms"
+            )
+        used = check_settings("gem", known, self.settings_of_rule())
+        if "local_rate" in chosen and used["local_steps"] == 1:
+            raise RuleError("local_rate needs --local-steps: leave it out, or add --local-steps 4")
+
+    def _rule_flags(self) -> dict[str, float]:
+        """Those settings of rules that have a flag, and were given by it."""
+        return {name: getattr(self, name) for name in ("weight_decay", "local_steps") if name in self.model_fields_set}
+
     def settings_of_rule(self) -> dict[str, float]:
-        """The rule's settings by name, not validated."""
-        flags = _GEM_SETTINGS if self.precondition == "none" else _GEM_SETTINGS | _PRECONDITION_SETTINGS
-        shared = {"weight_decay": self.weight_decay} if self.weight_decay else {}
-        own = {name: getattr(self, name) for name in flags} if self.rule == "gem" else shared
-        return own | parse_settings(self.rule_settings)
+        """The rule's settings by name, as far as they are given."""
+        return self._rule_flags() | parse_settings(self.rule_settings)
 
 
 def _flag(name: str) -> str:
-    return name.replace("_", "-")
+    return "--" + name.replace("_", "-")
 
 
 def _is_same(one: Path, other: Path) -> bool:

@@ -49,7 +49,7 @@ def _options_shown(help_text: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("command", "common", "rare"), [("train", "--workers", "--kappa"), ("serve", "--bind", "--lane-port")]
+    ("command", "common", "rare"), [("train", "--workers", "--clip-norm"), ("serve", "--bind", "--lane-port")]
 )
 def test_help_shows_the_common_options_and_names_the_way_to_all(command: str, common: str, rare: str) -> None:
     wide = {"COLUMNS": "200"}

@@ -131,18 +131,29 @@ def test_a_bad_value_of_the_environment_or_the_file_says_so(config: Path, monkey
 def test_values_that_do_not_fit_together_say_where_they_came_from(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GEMPS_BETA2", "0.5")
+    monkeypatch.setenv("GEMPS_RULE_SETTINGS", "beta2=0.5")
     with pytest.raises(
-        CommandError, match=r"^--beta2 needs a preconditioner: .* averaged-rms \(here: GEMPS_BETA2=0.5\)$"
+        CommandError,
+        match=r"^--rule-settings: beta2 needs a preconditioner: .* \(here: GEMPS_RULE_SETTINGS=beta2=0.5\)$",
     ):
         Given({}, None, [ServerSettings]).load(ServerSettings)
-    config.write_text('rule = "downpour"\nkappa = 2\n', encoding="utf-8")
+    monkeypatch.delenv("GEMPS_RULE_SETTINGS")
+    config.write_text("weight_decay = 0.1\n[rule]\nweight_decay = 0.2\n", encoding="utf-8")
     with pytest.raises(
-        CommandError, match=r"--kappa is gem's.* \(here: .*gemps\.toml: rule = 'downpour', .*: kappa = 2\)$"
+        CommandError,
+        match=r"^--rule-settings: weight_decay is given here and as --weight-decay: give one of them "
+        r"\(here: .*gemps\.toml: .*\)$",
     ):
         Given({}, config, [ServerSettings]).load(ServerSettings)
-    with pytest.raises(CommandError, match=r"--rule-settings$"):
-        Given({ServerSettings: {"rule": "downpour", "kappa": "2"}}, None, [ServerSettings]).load(ServerSettings)
+
+
+def test_the_table_of_the_rule_has_its_name_and_its_settings(config: Path) -> None:
+    config.write_text('[rule]\nname = "gem"\nmomentum = 0.5\nkappa = 2\n', encoding="utf-8")
+    settings = Given({}, config, KNOWN).load(ServerSettings)
+    assert (settings.rule, settings.rule_settings) == ("gem", "momentum=0.5,kappa=2")
+    assert Given({}, config, KNOWN).load(SimulationSettings).rule_settings == "momentum=0.5,kappa=2"
+    given = Given({ServerSettings: {"rule_settings": "momentum=0.9"}}, config, KNOWN)
+    assert given.load(ServerSettings).rule_settings == "momentum=0.9"
 
 
 def test_an_unknown_key_of_the_file_is_refused_with_a_suggestion(config: Path) -> None:
@@ -192,7 +203,9 @@ def test_bad_settings_exit_with_2_and_one_line() -> None:
 
 
 def test_a_wrong_value_on_which_a_default_depends_is_one_complaint() -> None:
-    assert gemps_here("serve", "--kappa", "-1").stderr == "gemps: --kappa -1: should be greater than or equal to 0\n"
+    assert gemps_here("serve", "--clip-norm", "-1").stderr == (
+        "gemps: --clip-norm -1: should be greater than or equal to 0\n"
+    )
 
 
 def test_fields_that_do_not_fit_together_exit_with_2_and_the_fix() -> None:

@@ -77,8 +77,10 @@ def test_the_evaluator_is_there_only_when_it_is_asked_for() -> None:
 
 
 def test_a_setting_of_the_environment_arrives() -> None:
-    services = config("docker-compose.yml", GEMPS_KAPPA="2", GEMPS_COMMITS="7", GEMPS_TASK="cifar10")["services"]
-    assert services["server"]["environment"]["GEMPS_KAPPA"] == "2"
+    services = config("docker-compose.yml", GEMPS_RULE_SETTINGS="kappa=2", GEMPS_COMMITS="7", GEMPS_TASK="cifar10")[
+        "services"
+    ]
+    assert services["server"]["environment"]["GEMPS_RULE_SETTINGS"] == "kappa=2"
     assert services["server"]["environment"]["GEMPS_COMMITS"] == "7"
     assert services["worker"]["environment"]["GEMPS_TASK"] == "cifar10"
     assert services["worker"]["environment"]["GEMPS_MODEL"] is None

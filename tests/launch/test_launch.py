@@ -340,8 +340,8 @@ def test_a_wrong_call_gets_one_line(call: dict[str, object], said: str) -> None:
 def test_a_wrong_value_is_named_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"^eta=-1: should be greater than 0$"):
         gemps.serve(eta=-1)
-    monkeypatch.setenv("GEMPS_KAPPA", "much")
-    with pytest.raises(ValueError, match=r"^GEMPS_KAPPA=much: should be a valid number"):
+    monkeypatch.setenv("GEMPS_RULE_SETTINGS", "kappa=much")
+    with pytest.raises(ValueError, match=r"^GEMPS_RULE_SETTINGS=kappa=much: 'kappa=much' is not NAME=VALUE"):
         gemps.serve()
 
 

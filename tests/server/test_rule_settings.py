@@ -11,7 +11,6 @@ from gem_server.settings import ServerSettings
 from pydantic import ValidationError
 
 from gem_core import rule_names
-from gem_core.rule_settings import PRECONDITION_SETTINGS
 from gem_core.rules import Setting, known_settings
 
 
@@ -69,14 +68,15 @@ def test_settings_of_a_rule_come_from_the_environment(monkeypatch: pytest.Monkey
     assert Server(ServerSettings()).rule.settings == {"threshold": 4}
 
 
-def test_flags_of_gem_are_for_gem_alone() -> None:
-    assert ServerSettings(kappa=2).settings_of_rule()["kappa"] == 2
-    assert ServerSettings(rule="dana").settings_of_rule() == {}
-    assert ServerSettings(rule="dana", rule_settings="momentum=0.5").settings_of_rule() == {"momentum": 0.5}
+def test_what_is_not_given_is_left_to_the_rule() -> None:
+    assert ServerSettings().settings_of_rule() == {}
+    assert ServerSettings(rule_settings="kappa=2", local_steps=4).settings_of_rule() == {"kappa": 2, "local_steps": 4}
+    assert ServerSettings(rule="agn", local_steps=3).settings_of_rule() == {"local_steps": 3}
 
 
-def test_flags_of_the_preconditioner_reach_its_rule() -> None:
-    rule = Server(ServerSettings(precondition="averaged-rms", beta2=0.9, precondition_cap=3, kappa=2)).rule
+def test_settings_of_the_preconditioner_reach_its_rule() -> None:
+    chosen = "beta2=0.9,precondition_cap=3,kappa=2"
+    rule = Server(ServerSettings(precondition="averaged-rms", rule_settings=chosen)).rule
     assert (rule.name, rule.precondition) == ("gem", "averaged-rms")
     assert {name: rule.settings[name] for name in ("beta2", "precondition_epsilon", "precondition_cap", "kappa")} == {
         "beta2": 0.9,
@@ -98,28 +98,25 @@ def test_a_checkpoint_and_a_log_need_memory_for_copies_of_what_the_rule_keeps(tm
     assert vectors(rule="dana", durability="commit") == 1 + 3
 
 
-@pytest.mark.parametrize("setting", PRECONDITION_SETTINGS)
-def test_a_flag_of_the_preconditioner_takes_exactly_what_the_rule_takes(setting: Setting) -> None:
+@pytest.mark.parametrize("setting", known_settings("gem", "rms"))
+def test_a_setting_of_gem_takes_exactly_what_the_rule_takes(setting: Setting) -> None:
+    more = {"pi_max": {"pi_min": setting.least}, "pi_min": {"pi_max": setting.most}, "local_rate": {"local_steps": 2}}
     for value in (setting.least, setting.most, setting.default):
-        chosen = ServerSettings(precondition="rms", **{setting.name: value})
-        assert Server(chosen).rule.settings[setting.name] == value
+        chosen = {setting.name: value} | more.get(setting.name, {})
+        assert Server(ServerSettings(precondition="rms", rule_settings=chosen)).rule.settings[setting.name] == value
     for value in (math.nextafter(setting.least, -math.inf), math.nextafter(setting.most, math.inf)):
-        with pytest.raises(ValidationError):
-            ServerSettings(precondition="rms", **{setting.name: value})
+        with pytest.raises(ValidationError, match=f"--rule-settings: rule 'gem': {setting.name} = .* is out of range"):
+            ServerSettings(precondition="rms", rule_settings={setting.name: value})
 
 
-@pytest.mark.parametrize("setting", known_settings("gem"))
-def test_a_flag_of_gem_takes_exactly_what_the_rule_takes(setting: Setting) -> None:
-    for value in (setting.least, setting.most, setting.default):
-        chosen = {setting.name: value} | ({"pi_min": value} if setting.name == "pi_max" else {})
-        if setting.name == "pi_min":
-            chosen["pi_max"] = setting.most
-        if setting.name == "local_rate":
-            chosen["local_steps"] = 2
-        assert Server(ServerSettings(**chosen)).rule.settings[setting.name] == value
-    for value in (math.nextafter(setting.least, -math.inf), math.nextafter(setting.most, math.inf)):
+@pytest.mark.parametrize("name", ["weight_decay", "local_steps"])
+def test_a_setting_that_is_a_flag_too_has_the_same_bounds(name: str) -> None:
+    (setting,) = (one for one in known_settings("gem") if one.name == name)
+    for value in (setting.least, setting.most):
+        assert ServerSettings(eta=0.01, **{name: value}).settings_of_rule() == {name: value}
+    for value in (setting.least - 1, setting.most + 1):
         with pytest.raises(ValidationError):
-            ServerSettings(**{setting.name: value})
+            ServerSettings(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -137,20 +134,25 @@ def test_a_flag_of_gem_takes_exactly_what_the_rule_takes(setting: Setting) -> No
         ({"epochs": "inf"}, "finite number"),
         ({"min_workers": "3", "max_sessions": "2"}, "--min-workers 3 is more than --max-sessions 2 admits"),
         ({"precondition": "adam"}, "Input should be 'none', 'rms' or 'averaged-rms'"),
-        ({"local_rate": 0.5}, "--local-rate needs --local-steps: leave it out, or add --local-steps 4"),
-        ({"beta2": 0.5}, "--beta2 needs a preconditioner: leave it out, or add --precondition rms"),
-        ({"rule": "downpour", "beta2": 0.5}, "--beta2 is gem's, and the rule is downpour: leave it out, or choose"),
-        ({"rule": "dc-asgd", "kappa": 2}, "--kappa is gem's, .*: leave it out, .*; dc-asgd's own settings go into"),
-        ({"precondition": "rms", "rule_settings": "beta2=0.5"}, "use the flag --beta2"),
+        ({"rule_settings": "local_rate=0.5"}, "local_rate needs --local-steps: leave it out, or add --local-steps 4"),
+        ({"rule_settings": "beta2=0.5"}, "beta2 needs a preconditioner: leave it out, or add --precondition rms"),
+        ({"rule_settings": "mu=0.5"}, "--rule-settings: rule 'gem' has no setting 'mu'; its settings are: momentum"),
+        ({"rule_settings": "local_steps=2.5"}, "local_steps = 2.5 must be a whole number"),
+        (
+            {"rule_settings": "local_steps=2", "local_steps": 2},
+            "local_steps is given here and as --local-steps: give one",
+        ),
         ({"rule": "gems"}, "no update rule 'gems'; choose one of: gem, downpour"),
         ({"rule": "easgd", "rule_settings": "alpha"}, "'alpha' is not NAME=VALUE with a number; write for example"),
         ({"rule": "easgd", "rule_settings": "alpha=much"}, "'alpha=much' is not NAME=VALUE"),
         ({"rule": "easgd", "rule_settings": "=1"}, "'=1' is not NAME=VALUE"),
         ({"rule": "easgd", "rule_settings": "alpha=inf"}, "'alpha=inf' is not NAME=VALUE"),
         ({"rule": "easgd", "rule_settings": "alpha=1,alpha=0"}, "alpha is given twice"),
-        ({"rule": "downpour", "rule_settings": "weight_decay=1"}, "use the flag --weight-decay"),
+        (
+            {"rule": "downpour", "rule_settings": "weight_decay=1", "weight_decay": 1},
+            "weight_decay is given here and as --weight-decay: give one",
+        ),
         ({"rule": "downpour", "weight_decay": 10, "eta": 0.2}, "leaves nothing of the parameters"),
-        ({"rule_settings": "pi_max=2"}, "use the flag --pi-max"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(settings: dict[str, str], message: str) -> None:

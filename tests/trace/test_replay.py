@@ -55,7 +55,7 @@ async def recorded(serve: Serve, path: Path, model: Model = SMALL, **settings: A
 async def test_replay_is_bit_equal(serve: Serve, tmp_path: Path, model: Model, rule: str) -> None:
     path = tmp_path / "run.trace"
     settings = {"kappa": 2.0, "momentum": 0.5} if rule == "gem" else {}
-    ended = await recorded(serve, path, model, rule=rule, **settings)
+    ended = await recorded(serve, path, model, rule=rule, rule_settings=settings)
     clocks: list[int] = []
     found = replay(path, on_commit=clocks.append)
     assert payload(model, found) == ended
@@ -69,7 +69,9 @@ async def test_replay_is_bit_equal(serve: Serve, tmp_path: Path, model: Model, r
 @pytest.mark.parametrize("precondition", ["rms", "averaged-rms"])
 async def test_replay_with_a_preconditioner_is_bit_equal(serve: Serve, tmp_path: Path, precondition: str) -> None:
     path, schedule = tmp_path / "run.trace", {"eta_schedule": "warmup:5,cosine:30"}
-    ended = await recorded(serve, path, LARGE, precondition=precondition, beta2=0.9, weight_decay=0.5, **schedule)
+    ended = await recorded(
+        serve, path, LARGE, precondition=precondition, rule_settings="beta2=0.9", weight_decay=0.5, **schedule
+    )
     found = replay(path)
     assert payload(LARGE, found) == ended
     assert (found.compared_end, found.rule.precondition, found.rule.settings["beta2"]) == (True, precondition, 0.9)

@@ -16,7 +16,7 @@ from tests.wire.serving import Serving
 
 async def test_join_answers_with_the_runs_settings(serve: Serve) -> None:
     serving = await serve(
-        kappa=2.0, eta=0.01, steps=7, epochs=2.5, commits=100, min_workers=3, seed=5, order="round-robin"
+        rule_settings="kappa=2", eta=0.01, steps=7, epochs=2.5, commits=100, min_workers=3, seed=5, order="round-robin"
     )
     answer = await serving.worker().join()
     settings = answer.settings

@@ -85,7 +85,7 @@ async def test_a_preconditioner_divides_a_delta_by_the_eta_that_its_worker_got(
 
 
 async def test_a_preconditioner_is_announced_to_workers_and_in_the_status(serve: Serve) -> None:
-    serving = await serve(precondition="averaged-rms", beta2=0.95, precondition_cap=3)
+    serving = await serve(precondition="averaged-rms", rule_settings="beta2=0.95,precondition_cap=3")
     worker = await serving.joined()
     for announced in (worker.membership.settings, (await serving.status()).settings):
         assert (announced.rule, announced.precondition) == ("gem", "averaged-rms")
@@ -95,9 +95,10 @@ async def test_a_preconditioner_is_announced_to_workers_and_in_the_status(serve:
 
 
 async def test_rules_settings_are_those_of_the_server(serve: Serve) -> None:
-    serving = await serve(momentum=0.5, kappa=2.0, pi_min=0.1, pi_max=3.0, epsilon=1e-9)
+    chosen = {"momentum": 0.5, "kappa": 2.0, "pi_min": 0.1, "pi_max": 3.0, "epsilon": 1e-9}
+    serving = await serve(rule_settings=chosen)
     workers = await serving.training(2)
-    oracle = Oracle(await serving.values(), momentum=0.5, kappa=2.0, pi_min=0.1, pi_max=3.0, epsilon=1e-9)
+    oracle = Oracle(await serving.values(), **chosen)
     for worker in workers:
         oracle.pull(worker.name)
     await train(serving, oracle, workers, [0, 1, 0, 0, 1])

@@ -50,7 +50,7 @@ def test_two_processes_train_a_lora_one_is_killed_and_peft_loads_the_adapter(
     own_optimizer: bool, tmp_path: Path
 ) -> None:
     more = ["own"] if own_optimizer else []
-    settings = ("--momentum=0",) if own_optimizer else ("--eta=0.2",)
+    settings = ("--rule-settings=momentum=0",) if own_optimizer else ("--eta=0.2",)
     with processes_in(tmp_path) as processes:
         server, address = processes.serve("--commits=60", "--min-workers=2", "--session-timeout=5", *settings)
         workers = [

@@ -267,7 +267,7 @@ def test_a_restarted_server_with_another_direction_ends_its_workers() -> None:
         ps.close()
 
 
-@pytest.mark.parametrize("other", [{"local_rate": 0.5}, {"precondition": "rms"}, {"local_steps": 3}])
+@pytest.mark.parametrize("other", [{"rule_settings": "local_rate=0.5"}, {"precondition": "rms"}, {"local_steps": 3}])
 def test_a_restarted_server_with_other_local_steps_ends_its_workers(other: Any) -> None:
     with ServerThread(local_steps=2) as server:
         ps = ParameterServer(server.address, Parameters(random_tensor(3)), client_settings=IMPATIENT)
@@ -286,9 +286,9 @@ def test_with_local_steps_the_direction_is_that_of_the_mean_and_steps_are_divide
     gradients = [random_tensor(3, 4, seed=number) for number in range(3)]
     clipped = [gradient / gradient.norm() for gradient in gradients]
     both = clipped[0] + clipped[1]
-    chosen = {"local_steps": 2, "local_rate": 0.5, "direction": "spectral", "precondition": precondition}
+    chosen = {"local_steps": 2, "direction": "spectral", "precondition": precondition}
     model = Parameters(gradients[0])
-    with ServerThread(eta=ETA, momentum=0.0, clip_norm=1.0, **chosen) as server:
+    with ServerThread(eta=ETA, rule_settings="momentum=0,local_rate=0.5", clip_norm=1.0, **chosen) as server:
         with ParameterServer(server.address, model, client_settings=IMPATIENT) as ps:
             commit(ps, gradients[0])
             assert not model.all[0].any(), "there is no commit yet"

@@ -375,7 +375,7 @@ def test_a_run_that_needs_gradients_refuses_an_optimizer(settings: dict[str, Any
         {"rule": "delayed-nesterov"},
         {"rule": "fedbuff"},
         {"rule": "adaptive-staleness"},
-        {"rule": "gem", "momentum": 0.0},
+        {"rule": "gem", "rule_settings": "momentum=0"},
     ],
     ids=lambda settings: settings["rule"],
 )
@@ -393,8 +393,8 @@ def test_other_rules_accept_what_an_optimizer_moved(settings: dict[str, Any]) ->
     ("settings", "is_warned"),
     [
         ({}, True),
-        ({"momentum": 0.0}, False),
-        ({"momentum": 0.0, "min_workers": 2}, True),
+        ({"rule_settings": "momentum=0"}, False),
+        ({"rule_settings": "momentum=0", "min_workers": 2}, True),
         ({"rule": "adaptive-staleness", "min_workers": 2}, False),
     ],
 )

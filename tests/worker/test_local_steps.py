@@ -83,7 +83,7 @@ def test_agn_commits_the_mean_of_its_local_steps(place: dict[str, Path]) -> None
 
 
 def test_gem_commits_the_mean_of_shorter_local_steps(place: dict[str, Path]) -> None:
-    chosen = {"local_steps": 3, "local_rate": 0.5, "momentum": 0.0}
+    chosen = {"local_steps": 3, "rule_settings": "local_rate=0.5,momentum=0"}
     with ServerThread(rule="gem", eta=ETA, **chosen, **place) as server:
         model = Quadratic()
         with ParameterServer(server.address, model, client_settings=IMPATIENT) as ps:
@@ -100,7 +100,7 @@ def test_gem_commits_the_mean_of_shorter_local_steps(place: dict[str, Path]) -> 
 def test_local_steps_are_preconditioned_by_what_was_committed(
     precondition: str, first: float, place: dict[str, Path]
 ) -> None:
-    chosen = {"local_steps": 2, "local_rate": 0.5, "precondition": precondition}
+    chosen = {"local_steps": 2, "rule_settings": "local_rate=0.5", "precondition": precondition}
     with ServerThread(rule="gem", eta=ETA, **chosen, **place) as server:
         model = Quadratic()
         with ParameterServer(server.address, model, client_settings=IMPATIENT) as ps:
@@ -183,7 +183,8 @@ def test_one_overflow_halves_a_loss_scale_once(precondition: Any) -> None:
 @pytest.mark.parametrize("precondition", ["none", "averaged-rms"])
 def test_half_precision_sums_in_float32(precondition: Any) -> None:
     """The sum of these gradients is beyond float16."""
-    with ServerThread(local_steps=4, precondition=precondition, local_rate=0.0, eta=1e-5, momentum=0.0) as server:
+    chosen = {"precondition": precondition, "rule_settings": "local_rate=0,momentum=0"}
+    with ServerThread(local_steps=4, eta=1e-5, **chosen) as server:
         model = Quadratic()
         model.w = nn.Parameter(torch.tensor([30000.0, -30000.0, 30000.0], dtype=torch.float16))
         with ParameterServer(server.address, model, client_settings=IMPATIENT) as ps:

@@ -74,7 +74,7 @@ def test_a_restricted_worker_learns_digits_over_tcp_beside_one_that_shares_memor
 @pytest.mark.parametrize("system", ["win32", "darwin"])
 def test_a_restricted_script_trains_with_its_own_optimizer(system: str, processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
-    with ServerThread(steps=12, momentum=0) as server:
+    with ServerThread(steps=12, rule_settings="momentum=0") as server:
         script = processes.start(
             "script", RESTRICTED, system, str(tmp_path / "script.py"), "0", GEMPS_SERVER=server.address
         )
@@ -135,7 +135,7 @@ def test_what_windows_cannot_do_is_one_line_with_the_fix(
 def test_a_data_loader_may_spawn_its_processes_during_a_connection(processes: Processes, tmp_path: Path) -> None:
     """As it does by default on Windows and macOS."""
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
-    with ServerThread(steps=4, momentum=0) as server:
+    with ServerThread(steps=4, rule_settings="momentum=0") as server:
         script = processes.start("script", str(tmp_path / "script.py"), "1", GEMPS_SERVER=server.address)
         assert script.wait() == 0, script.output
     assert "4 steps, loss" in script.output

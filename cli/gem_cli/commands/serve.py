@@ -9,7 +9,7 @@ from gem_cli.options import Given, OptionGroup, with_options
 
 _COMMON = (
     "bind", "insecure", "credentials", "dashboard",
-    "rule", "eta", "momentum", "direction",
+    "rule", "eta", "rule_settings", "direction",
     "steps", "epochs", "commits", "exit_when_finished", "min_workers",
     "data_dir", "resume",
 )  # fmt: skip

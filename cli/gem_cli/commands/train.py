@@ -45,7 +45,7 @@ _WORKER = OptionGroup(WorkerSettings, "Worker", frozenset({"server", "worker_nam
 _COMMON = (
     "workers", "run_dir", "resume", "steps", "epochs", "commits",
     "task", "model", "batch_size", "device",
-    "rule", "eta", "momentum", "direction", "dashboard",
+    "rule", "eta", "rule_settings", "direction", "dashboard",
 )  # fmt: skip
 
 
