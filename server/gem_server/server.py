@@ -738,7 +738,6 @@ class Server:
                 line = f"worker {name} expired: not heard of for {seconds:g} s"
                 self._peer_log.log("expired", name, line, level=logging.WARNING, worker=name, seconds=seconds)
             others_wait = self.queue.blocked() or self._ordering.is_initialize_awaited
-            self._lane_port.wake()
             for hold in self.staging.evict_stalled(self.settings.stall_timeout, others_wait):
                 name = hold.session.worker.name
                 line = f"the upload of worker {name} stalled: another worker gets its buffer"

@@ -8,7 +8,6 @@ import pytest
 import pytest_asyncio
 from gem_server.service import lane_connection
 from gemps import lane
-from gemps.low_water_mark import RESERVE_BYTES, WAKE_BYTES
 from gemps.v1 import commit_pb2, transfer_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
@@ -22,9 +21,9 @@ from tests.wire.worker import RawWorker
 
 # A reply of 40 MB: more than all buffers of a connection take.
 WIDE = Model((Tensor("weight", (10_000_000,)),))
-# One chunk of 1.2 MB, which is cut where the low-water mark of its connection changes, and in between.
+# One chunk of 1.2 MB, which the server receives in several pieces.
 MEDIUM = Model((Tensor("weight", (300_000,)),))
-MEDIUM_CUTS = [WAKE_BYTES, *(1_200_000 - size for size in (RESERVE_BYTES + WAKE_BYTES, RESERVE_BYTES, WAKE_BYTES, 0))]
+MEDIUM_CUTS = [256 << 10, 512 << 10, 700_000, 1 << 20, 1_200_000]
 # Of a slow reader, for each message.
 READING_SECONDS = 0.1
 

@@ -22,7 +22,6 @@ from gemps.framing import (
 )
 from gemps.lane import Frame, IllegalFrameError, Kind, Lane, Side, State
 from gemps.limits import HELLO_BYTES, WHOLE_PAYLOAD_BYTES
-from gemps.low_water_mark import LowWaterMark
 from gemps.tls_stream import STEP_BYTES, TlsStream
 from gemps.v1 import commit_pb2, lane_pb2
 from google.protobuf.message import DecodeError
@@ -81,7 +80,6 @@ class LaneConnection:
         self._socket: Final = connection
         self._tls = None if tls is None else TlsStream(connection, tls, _CIPHERTEXT, server_side=True)
         self._is_secured = self._tls is None
-        self._mark = LowWaterMark(connection)
         self._check_hello, self._serve = check_hello, serve
         self._on_illegal, self._on_end = on_illegal, on_end
         self._loop = asyncio.get_running_loop()
@@ -127,10 +125,6 @@ class LaneConnection:
             self.task.cancel()
         self._socket.close()
         self._on_end(self)
-
-    def wake(self) -> None:
-        """Wake at the next byte."""
-        self._mark.expect(0)
 
     def peer(self) -> str:
         """The address in gRPC's notation."""
@@ -218,7 +212,6 @@ class LaneConnection:
         except Exception:
             logger.exception("a connection of the lane failed")
             self.close()
-        self._mark.expect(0 if self._is_over or self._to_drop else self._lane.missing)
 
     def _handshake(self) -> bool:
         assert self._tls is not None
@@ -388,7 +381,6 @@ class LaneConnection:
             self.close()
             return
         self._to_drop = LINGER_BYTES
-        self._mark.expect(0)
         self._limit_time(LINGER_SECONDS)
 
     def _check(self) -> None:

@@ -103,11 +103,6 @@ class LanePort:
         listening.setblocking(False)
         self.port = listening.getsockname()[1]
 
-    def wake(self) -> None:
-        """Let slow uploads show progress."""
-        for connection in self._connections:
-            connection.wake()
-
     async def close(self, grace: float | None) -> None:
         """Stop within `grace` seconds. Idempotent."""
         for accepting in self._accepting:

@@ -17,7 +17,6 @@ from gemps import lane
 from gemps.framing import COMMIT_RESPONSE_CHUNK, Buffer, message_head, parse_fields, split_message
 from gemps.lane import Frame, IllegalFrameError, Kind, Lane, Side, State
 from gemps.limits import FIRST_MESSAGE_BYTES
-from gemps.low_water_mark import LowWaterMark
 from gemps.tls_stream import STEP_BYTES, TlsStream
 from gemps.v1 import commit_pb2, lane_pb2
 from google.protobuf.message import DecodeError
@@ -83,7 +82,6 @@ class LaneCall:
         self._tls = tls
         self._server_name = server_name or route.host
         self._socket: socket.socket | None = None
-        self._mark: LowWaterMark
         self._stream: TlsStream | None = None  # over the socket, with TLS
         self._lane = Lane(Side.WORKER, FIRST_MESSAGE_BYTES + lane.HEADER_BYTES)
         self._lock = threading.Lock()  # held while reading or writing
@@ -105,7 +103,6 @@ class LaneCall:
         plain = self._socket = socket.create_connection(address, CONNECT_SECONDS)
         if self._cancelled:
             raise ConnectionAbortedError
-        self._mark = LowWaterMark(plain)
         plain.settimeout(WELCOME_SECONDS)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         operating_system.limit_unacknowledged(plain, _PING_TIMEOUT)
@@ -157,8 +154,7 @@ class LaneCall:
             sink.begin(offset, frame.size - start)
             sink.fill(frame.body[start:])
             while self._lane.missing:
-                most = self._mark.expect(self._lane.missing)
-                count = self._read(sink.space()[:most], _WAIT_FOR_ALL)
+                count = self._read(sink.space(), _WAIT_FOR_ALL)
                 self._lane.skip(count)
                 sink.filled(count)
         else:
