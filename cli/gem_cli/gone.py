@@ -54,6 +54,7 @@ KEYS: dict[str, str] = {}
 
 # Commands, without "gemps".
 COMMANDS: dict[str, str] = {
+    "top": "gemps status --watch shows the same screen",
     "report": "the run folder has plot.png and summary.json, and gemps train --dashboard 8080 shows a run in a browser",
 }
 

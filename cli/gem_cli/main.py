@@ -22,7 +22,6 @@ from gem_cli.commands.serve import serve
 from gem_cli.commands.shards import merge, split
 from gem_cli.commands.simulate import simulate
 from gem_cli.commands.status import status
-from gem_cli.commands.top import top
 from gem_cli.commands.train import train
 from gem_cli.commands.version import version
 from gem_cli.commands.work import work
@@ -71,7 +70,7 @@ def _options(
 
 
 for command in (
-    train, serve, work, evaluate, sample, status, top, checkpoint, finish, merge, split, replay, simulate,
+    train, serve, work, evaluate, sample, status, checkpoint, finish, merge, split, replay, simulate,
     reproduce, export_task, certs, doctor, version,
 ):  # fmt: skip
     app.command(help=help_text(command), cls=CommandWithShortHelp)(command)

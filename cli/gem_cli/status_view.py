@@ -188,19 +188,13 @@ def describe_evaluation(evaluation: Mapping[str, Any]) -> str:
     return f"accuracy {evaluation['accuracy']:.4f}, loss {loss}{of_text} on {evaluation['samples']} samples"
 
 
-def report(status: Status, *, width: int, height: int | None = None) -> RenderableType:
-    """The run in `height` lines."""
+def report(status: Status, *, width: int) -> RenderableType:
+    """The run in tables that are at most `width` columns wide."""
     grid = Table.grid(padding=(0, 2))
     for name, value in facts(status):
         grid.add_row(Text(name, "dim"), Text(value))
-    servers = shard_table(status, rows=None if height is None else max(2, (height - grid.row_count - 7) // 2))
-    above = grid.row_count + (servers.row_count + 1 if servers.row_count else 0)
-    rows = None if height is None else max(1, height - above - 7)
-    return Group(
-        summary_panel(status, grid),
-        *([servers] if servers.row_count else []),
-        worker_table(status, width=width, rows=rows),
-    )
+    tables = [shard_table(status)] if shards(status) else []
+    return Group(summary_panel(status, grid), *tables, worker_table(status, width=width))
 
 
 def summary_panel(status: Status, body: RenderableType) -> Panel:
@@ -241,18 +235,15 @@ def run_figures(status: Status) -> Table:
     return grid
 
 
-def shard_table(status: Status, *, rows: int | None = None) -> Table:
-    """At most `rows` rows; empty with one server."""
+def shard_table(status: Status) -> Table:
+    """A row for each of several servers."""
     found = [shard_cells(one) for one in shards(status)]
-    shown = found if rows is None or len(found) <= rows else found[: rows - 1]
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    for name in shown[0] if shown else ():
+    for name in found[0]:
         table.add_column(name, justify="left" if name in ("state", "address") else "right", no_wrap=True)
-    for cells in shown:
+    for cells in found:
         style = "green" if cells["state"] == "ready" else "bold red"
         table.add_row(*(Text(cell, style if name == "state" else "") for name, cell in cells.items()))
-    if len(shown) < len(found):
-        table.add_row("", Text(f"and {len(found) - len(shown)} more", "dim"))
     return table
 
 

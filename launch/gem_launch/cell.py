@@ -5,11 +5,11 @@ from html import escape
 from typing import Any
 
 from gem_cli import status_view
+from gem_cli.live.charts import bars
+from gem_cli.live.curves import Curves
+from gem_cli.live.glyphs import glyphs_for
+from gem_cli.live.progress import progress
 from gem_cli.status_view import Status
-from gem_cli.top.charts import bars
-from gem_cli.top.curves import Curves
-from gem_cli.top.glyphs import glyphs_for
-from gem_cli.top.progress import progress
 from gem_cli.training.reporters import Reporter
 from IPython.display import HTML, display
 from typing_extensions import override

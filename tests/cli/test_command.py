@@ -34,9 +34,7 @@ from tests.client.test_connecting import web_server
 PYTORCH = ("torch", "torchvision", "sklearn", "matplotlib")
 
 
-@pytest.mark.parametrize(
-    "command", ["train", "serve", "work", "evaluate", "status", "top", "checkpoint", "finish", "doctor"]
-)
+@pytest.mark.parametrize("command", ["train", "serve", "work", "evaluate", "status", "checkpoint", "finish", "doctor"])
 def test_help_teaches_with_two_examples(command: str) -> None:
     done = gemps_here(command, "--help")
     assert done.returncode == 0

@@ -115,7 +115,6 @@ def test_an_interrupted_restricted_worker_leaves(processes: Processes) -> None:
     [
         (("serve",), "run gemps serve on Linux or in WSL"),
         (("train",), "run gemps serve on Linux or in WSL"),
-        (("top",), "use gemps status --watch"),
         (("work", "unix:/run/gemps"), "write HOST:PORT"),
     ],
     ids=lambda found: found[0] if isinstance(found, tuple) else "",

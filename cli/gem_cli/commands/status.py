@@ -1,17 +1,24 @@
 """`gemps status`."""
 
 import json
-from typing import Annotated, Any
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from gem_worker.client.operating_system import IS_WINDOWS
 from rich.console import Console
-from rich.live import Live
 
 from gem_cli import status_view
 from gem_cli.commands.connection import CONNECTION, DEFAULT_ADDRESS, Address, connected
 from gem_cli.commands.known import KNOWN
 from gem_cli.options import Given, with_options
-from gem_cli.status_view import Status
+
+if TYPE_CHECKING:
+    from gem_worker.client import Observer
+
+# Values of TERM whose terminals cannot move the cursor.
+_DUMB = ("", "dumb", "unknown")
 
 
 @with_options(CONNECTION, known=KNOWN)
@@ -19,52 +26,67 @@ def status(
     given: Given,
     address: Address = DEFAULT_ADDRESS,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Keep showing it, until the run ends or Ctrl-C.")
+        bool,
+        typer.Option(
+            "--watch",
+            "-w",
+            help="Keep showing it: in a terminal on the whole screen, with curves, until q is pressed; otherwise (in a "
+            "pipe, a file, or on Windows) as a line for each change, until the run ends.",
+        ),
     ] = False,
     interval: Annotated[float, typer.Option(help="With --watch: seconds between two reports.", min=0.1)] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line, for programs.")] = False,
 ) -> None:
     """Show a server's run: speed, loss, staleness, memory, and each worker.
 
+    With --watch, workers in trouble are listed first, and ? explains every quantity. The screen needs 80x24 characters.
+
     [bold]Examples[/bold]
 
       gemps status 192.168.1.5:50051 --watch
 
+      ssh -t server gemps status --watch
+
       gemps status --json | jq .workers
     """
-    with connected(address, given) as observer:
-        if watch:
-            _watch(observer, interval, as_json=as_json)
-        elif as_json:
-            print(json.dumps(observer.get_status()))
+    on_screen = watch and not as_json and _can_draw()
+    with connected(address, given, quiet=on_screen) as observer:
+        if on_screen:
+            _show_live(observer, interval)
+        elif watch:
+            _print_changes(observer, interval, as_json=as_json)
         else:
-            console = Console()
-            found = observer.get_status()
-            if console.is_terminal:
-                console.print(status_view.report(found, width=console.width))
-            else:
-                print(status_view.plain_report(found))
+            _print_once(observer, as_json=as_json)
 
 
-def _watch(observer: Any, interval: float, *, as_json: bool) -> None:
+def _can_draw() -> bool:
+    return not IS_WINDOWS and sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") not in _DUMB
+
+
+def _show_live(observer: "Observer", interval: float) -> None:
+    first = observer.get_status()
+    from gem_cli.live.watch import watch
+
+    view = watch(observer, first, interval)
+    if view.is_over:
+        print(status_view.plain_line(view.status))
+
+
+def _print_changes(observer: "Observer", interval: float, *, as_json: bool) -> None:
+    last = ""
+    for report in observer.watch_status(interval):
+        line = json.dumps(report) if as_json else status_view.plain_line(report)
+        if as_json or line != last:
+            print(line, flush=True)
+        last = line
+
+
+def _print_once(observer: "Observer", *, as_json: bool) -> None:
+    found = observer.get_status()
     console = Console()
-    reports = observer.watch_status(interval)
     if as_json:
-        for report in reports:
-            print(json.dumps(report), flush=True)
-        return
-    if not console.is_terminal:
-        last = ""
-        for report in reports:
-            line = status_view.plain_line(report)
-            if line != last:
-                print(line, flush=True)
-            last = line
-        return
-    with Live(console=console, screen=False, auto_refresh=False) as live:
-        for report in reports:
-            live.update(_fitted(report, console), refresh=True)
-
-
-def _fitted(report: Status, console: Console) -> Any:
-    return status_view.report(report, width=console.width, height=console.height)
+        print(json.dumps(found))
+    elif console.is_terminal:
+        console.print(status_view.report(found, width=console.width))
+    else:
+        print(status_view.plain_report(found))

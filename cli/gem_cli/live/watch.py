@@ -1,16 +1,16 @@
-"""Main loop of `gemps top`."""
+"""Main loop of the live view."""
 
 import os
 import sys
 import time
 from typing import TYPE_CHECKING
 
+from gem_cli.live.feed import Feed, History, Lost, Over, Report
+from gem_cli.live.frame import frame
+from gem_cli.live.glyphs import glyphs_for
+from gem_cli.live.terminal import Terminal
+from gem_cli.live.view import View
 from gem_cli.status_view import Status
-from gem_cli.top.feed import Feed, History, Lost, Over, Report
-from gem_cli.top.frame import frame
-from gem_cli.top.glyphs import glyphs_for
-from gem_cli.top.terminal import Terminal
-from gem_cli.top.view import View
 
 if TYPE_CHECKING:
     from gem_worker.client import Observer

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from gem_cli.live.curves import Curves
+from gem_cli.live.worker_table import ORDERS
 from gem_cli.status_view import Status
-from gem_cli.top.curves import Curves
-from gem_cli.top.worker_table import ORDERS
 
 
 @dataclass(slots=True)

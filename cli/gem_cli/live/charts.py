@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gem_cli.top.glyphs import Glyphs
+from gem_cli.live.glyphs import Glyphs
 
 
 def bars(values: Sequence[float | None], rows: int, glyphs: Glyphs, *, from_zero: bool = True) -> list[str]:

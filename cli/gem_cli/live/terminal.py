@@ -12,7 +12,7 @@ from gem_worker.client import operating_system
 from rich.console import Console
 from rich.text import Text
 
-from gem_cli.top.keys import Keys
+from gem_cli.live.keys import Keys
 
 # xterm, screen, tmux, Linux: alternate screen (1049), cursor (25), wrapping (7).
 _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[H\x1b[J"

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from gem_cli.live.figures import count
 from gem_cli.status_view import LIVE, Status, state
-from gem_cli.top.figures import count
 
 
 @dataclass(frozen=True, slots=True)

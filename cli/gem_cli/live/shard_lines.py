@@ -2,9 +2,9 @@
 
 from rich.text import Text
 
+from gem_cli.live.figures import compact
+from gem_cli.live.text import fit
 from gem_cli.status_view import Status, shard_cells, shards
-from gem_cli.top.figures import compact
-from gem_cli.top.text import fit
 
 
 def shard_lines(status: Status, most: int, cut: str) -> list[Text]:

@@ -1,4 +1,4 @@
-"""`gemps top` in a real terminal, against a real server with workers: readable, steady, and gone without a trace."""
+"""`gemps status --watch` in a real terminal, with a real server: readable, steady, and gone without a trace."""
 
 import os
 import shutil
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from gem_cli.errors import USAGE
 from gem_worker.client import Client, RunFinishedError
 
 from tests.cli.processes import children, command, gemps, in_terminal
@@ -74,14 +73,16 @@ def crowd(server: RealServer) -> Iterator[Crowd]:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Open]:
-    """Opens windows that run `gemps top` with these arguments."""
+    """Opens windows that run `gemps status --watch` with these arguments."""
     windows: list[Window] = []
 
     def open_window(*arguments: str, width: int = 80, height: int = 24, **env: str) -> Window:
         folder = tmp_path / f"window-{len(windows)}"
         folder.mkdir()
         known = {"PYTHONPATH": PATHS, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PATH": os.environ["PATH"], **env}
-        windows.append(Window(folder, command("top", "--interval", "0.2", *arguments), known, width, height))
+        windows.append(
+            Window(folder, command("status", "--watch", "--interval", "0.2", *arguments), known, width, height)
+        )
         return windows[-1]
 
     yield open_window
@@ -144,7 +145,7 @@ def test_a_run_is_readable_at_80_by_24_and_nothing_moves(server: RealServer, cro
 
 @needs_tmux
 def test_ctrl_c_ends_it_and_restores_the_terminal(server: RealServer, opened: Open) -> None:
-    window = opened("--server", server.address)
+    window = opened(server.address)
     window.until_it_says("WAITING for 1 more")
     assert window.says("alternate_on") == "1"
     assert window.says("cursor_flag") == "0"
@@ -208,29 +209,40 @@ def test_the_end_of_a_run_stays_until_q_and_leaves_a_line_behind(opened: Open) -
         server.stop()
 
 
-def test_what_is_no_terminal_is_told_what_to_use() -> None:
-    done = gemps("top", "127.0.0.1:9")
-    assert done.returncode == USAGE
-    assert done.stderr == "gemps: gemps top needs a terminal; elsewhere use gemps status --watch\n"
+@pytest.fixture(scope="module")
+def ended_run() -> Iterator[RealServer]:
+    server = RealServer(rule="gem", commits=5)
+    Crowd(server.address, 1).wait()
+    yield server
+    server.stop()
 
 
-@pytest.mark.parametrize("name", ["dumb", ""])
-def test_a_terminal_that_cannot_draw_is_told_what_to_use(name: str) -> None:
-    code, said = in_terminal("top", "127.0.0.1:9", at_terminal=True, env={"TERM": name})
-    assert code == USAGE
-    assert "gemps status --watch" in said
+def test_without_a_terminal_it_prints_lines_until_the_run_ends(ended_run: RealServer) -> None:
+    done = gemps("status", ended_run.address, "--watch")
+    assert done.returncode == 0
+    (line,) = done.stdout.splitlines()
+    assert "finished  version 6" in line
+
+
+@pytest.mark.parametrize(
+    ("at_terminal", "name", "options"),
+    [(True, "dumb", []), (True, "", []), (False, "xterm", []), (True, "xterm", ["--json"])],
+)
+def test_what_cannot_show_a_screen_gets_lines(
+    ended_run: RealServer, at_terminal: bool, name: str, options: list[str]
+) -> None:
+    """These are terminals without cursor movement, an input that is no terminal, and programs."""
+    code, said = in_terminal(
+        "status", ended_run.address, "--watch", *options, at_terminal=at_terminal, env={"TERM": name}
+    )
+    assert code == 0
+    assert "finished" in said.lower()
     assert "\x1b" not in said
 
 
 def test_no_server_at_the_start_is_one_line_as_for_every_command() -> None:
-    code, said = in_terminal("top", "127.0.0.1:9", at_terminal=True)
+    code, said = in_terminal("status", "127.0.0.1:9", "--watch", at_terminal=True)
     assert code == 1
     assert said.strip().count("\n") == 0
     assert "gemps serve" in said
     assert "\x1b" not in said
-
-
-def test_two_addresses_are_wrong_usage() -> None:
-    code, said = in_terminal("top", "127.0.0.1:9", "--server", "127.0.0.1:8", at_terminal=True)
-    assert code == USAGE
-    assert "twice" in said

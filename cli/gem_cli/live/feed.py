@@ -52,7 +52,7 @@ class Feed:
         self._wake = wake
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._read_reports, name="top", daemon=True)
+        self._thread = threading.Thread(target=self._read_reports, name="live view", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.text import Text
 
+from gem_cli.live.figures import ago, compact, count, two_decimals
+from gem_cli.live.text import fit
 from gem_cli.status_view import LIVE, TROUBLE, Status, condition, exchange, host, percent, printable, recent, state
-from gem_cli.top.figures import ago, compact, count, two_decimals
-from gem_cli.top.text import fit
 
 _MIB = 1 << 20
 _LONGEST_NAME = 40

@@ -1,18 +1,18 @@
-"""The parts of `gemps top`: figures, curves, keys, the order of workers, and frames of exactly the terminal's size."""
+"""Parts of the live view: figures, curves, keys, the order of workers, frames of exactly the terminal's size."""
 
 from typing import Any
 
 import pytest
-from gem_cli.top.charts import bars, progress_bar
-from gem_cli.top.curves import MAX_POINTS, RATE, Curves
-from gem_cli.top.explained import EXPLAINED
-from gem_cli.top.figures import ago, compact, count, duration, two_decimals
-from gem_cli.top.frame import frame
-from gem_cli.top.glyphs import ASCII, BLOCKS, Glyphs, glyphs_for
-from gem_cli.top.keys import Keys
-from gem_cli.top.progress import progress
-from gem_cli.top.view import View
-from gem_cli.top.worker_table import ORDERS, columns_for, ordered
+from gem_cli.live.charts import bars, progress_bar
+from gem_cli.live.curves import MAX_POINTS, RATE, Curves
+from gem_cli.live.explained import EXPLAINED
+from gem_cli.live.figures import ago, compact, count, duration, two_decimals
+from gem_cli.live.frame import frame
+from gem_cli.live.glyphs import ASCII, BLOCKS, Glyphs, glyphs_for
+from gem_cli.live.keys import Keys
+from gem_cli.live.progress import progress
+from gem_cli.live.view import View
+from gem_cli.live.worker_table import ORDERS, columns_for, ordered
 from rich.cells import cell_len
 
 from tests.cli.test_status_view import SHARDS, WORKER, changed

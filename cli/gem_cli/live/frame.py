@@ -1,4 +1,4 @@
-"""Renders the dashboard."""
+"""Draws the live view."""
 
 from collections.abc import Sequence
 from textwrap import wrap
@@ -6,17 +6,17 @@ from textwrap import wrap
 from rich.text import Text
 
 from gem_cli import status_view
+from gem_cli.live import worker_table
+from gem_cli.live.charts import bars, progress_bar
+from gem_cli.live.curves import RATE
+from gem_cli.live.explained import EXPLAINED
+from gem_cli.live.figures import compact, count, duration, two_decimals
+from gem_cli.live.glyphs import Glyphs
+from gem_cli.live.progress import progress
+from gem_cli.live.shard_lines import shard_lines
+from gem_cli.live.text import fit
+from gem_cli.live.view import View
 from gem_cli.status_view import LIVE, TROUBLE, Status, percent
-from gem_cli.top import worker_table
-from gem_cli.top.charts import bars, progress_bar
-from gem_cli.top.curves import RATE
-from gem_cli.top.explained import EXPLAINED
-from gem_cli.top.figures import compact, count, duration, two_decimals
-from gem_cli.top.glyphs import Glyphs
-from gem_cli.top.progress import progress
-from gem_cli.top.shard_lines import shard_lines
-from gem_cli.top.text import fit
-from gem_cli.top.view import View
 
 # (field, heading, colour, from zero)
 _CHARTS = (
@@ -67,8 +67,8 @@ def _dashboard(view: View, width: int, height: int, now: float, glyphs: Glyphs) 
 def _title(view: View, width: int, now: float, glyphs: Glyphs) -> Text:
     elapsed = fit(duration(view.status.get("run_seconds", 0.0)), 10, glyphs.cut, right=True)
     word, style = _state(view, now)
-    line = Text("gemps top ", "bold")
-    line.append(fit(view.address, max(10, width - 60), glyphs.cut) + " ")
+    line = Text("gemps ", "bold")
+    line.append(fit(view.address, max(10, width - 56), glyphs.cut) + " ")
     line.append(fit(word, 19, glyphs.cut), f"bold {style}")
     line.append(fit(f"version {count(status_view.clock(view.status), 10)}", 20, glyphs.cut))
     line.append(elapsed)

@@ -1,0 +1,1 @@
+"""The live view of a run in a terminal: `gemps status --watch`."""
