@@ -268,13 +268,14 @@ class _Replay:
     def _pulled(self, record: Record) -> None:
         now, session = self._known(record)
         assert self._rule is not None
+        if "moments" in record.event:
+            raise ReplayError(
+                f"the server gave a worker its moment of before a restart (offset {record.offset}), as no version of "
+                "gemps does now: replay this trace with the version that recorded it"
+            )
         if record.event["reset"]:
             session.state = self._rule.new_worker(now.parameters)
-            kept = int(record.event.get("moments", 0))
-            if kept:
-                values = np.frombuffer(record.payload, np.float32).reshape(kept, now.layout.parameter_count)
-                session.state.vectors = tuple(map(aligned_copy, values))
-            now.resets += session.worker in self._met and not kept
+            now.resets += session.worker in self._met
             self._met.add(session.worker)
         elif session.state is None:
             raise ReplayError(f"at offset {record.offset} a session pulls again that never pulled")

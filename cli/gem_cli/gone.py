@@ -44,6 +44,9 @@ SETTINGS: dict[str, Gone] = {
     "eta_min": Gone(
         "write --eta-schedule cosine:5000:0.001, or cosine:end:0.001 until the run ends", (ServerSettings,)
     ),
+    "keep_moments": Gone(
+        "leave it out; the moments of workers begin at 0 after a restart of the server", (ServerSettings,)
+    ),
 }
 
 # Flags alone, with their dashes: options that were no settings, and settings whose key and variable remain.

@@ -31,7 +31,6 @@ from gem_server.state.central_variable import CentralVariable
 from gem_server.state.kept_rule import KeptRule, restore_rule, rule_record
 from gem_server.state.ledger import Ledger
 from gem_server.state.memory import count_buffers
-from gem_server.state.moments import Moments
 from gem_server.state.run import Run
 from gem_server.state.workers import Workers
 from gem_server.telemetry.telemetry import Telemetry
@@ -55,7 +54,6 @@ class Persistence:
         run: Run,
         workers: Workers,
         ledger: Ledger,
-        moments: Moments,
         telemetry: Telemetry,
         agreement: Agreement,
         on_failure: Callable[[StorageError], None],
@@ -68,7 +66,6 @@ class Persistence:
         self._run = run
         self._workers = workers
         self._ledger = ledger
-        self._moments = moments
         self._telemetry = telemetry
         self._on_failure = on_failure
         self._lock = DirectoryLock(settings.data_dir) if settings.data_dir is not None else None
@@ -119,12 +116,11 @@ class Persistence:
             if self.log is not None:
                 self.log.start(0, NO_LOG)
             return
-        keeps = self._settings.keep_moments
         recovered: recovery.Recovered | None
         if clock:
-            recovered = await asyncio.to_thread(recovery.recover_at, data_dir, clock, with_moments=keeps)
+            recovered = await asyncio.to_thread(recovery.recover_at, data_dir, clock)
         else:
-            recovered = await asyncio.to_thread(recovery.recover, data_dir, with_moments=keeps)
+            recovered = await asyncio.to_thread(recovery.recover, data_dir)
         if recovered is not None:
             self._check_shard(recovered.whole.layout)
         if self.log is not None:
@@ -214,7 +210,6 @@ class Persistence:
             files=self._files,
             staging_buffers=lambda layout: count_buffers(settings.staging_buffers, layout) + BUFFERS_FOR_THE_SLOW,
             rule_vectors=self._rule.kept_vectors,
-            moment_vectors=self._moments.count,
             agreement=self._agreement,
             on_large=self.soon,
             on_failure=self._on_failure,
@@ -259,7 +254,6 @@ class Persistence:
     def _restore_rule(self, saved: Checkpoint) -> None:
         rule = self._rule
         if restore_rule(rule, KeptRule(saved.state.get("rule") or {}, saved.rule_vectors)):
-            self._moments.restore(saved.moments)
             return
         if rule.kept_vectors or rule.kept_scalars:
             logger.warning("the checkpoint has nothing that rule %s keeps of a run: its vectors begin at 0", rule.name)

@@ -18,7 +18,6 @@ from gem_server.settings import ServerSettings
 from gem_server.state.buffers import Buffers
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.kept_rule import has_begun, kept_vectors
-from gem_server.state.moments import Vectors
 from gem_server.state.sessions import Session
 from gem_trace import TraceError, TraceWriter
 from gem_trace.format import FORMAT, digest
@@ -125,13 +124,9 @@ class Recorder(CommitObserver):
         """Record the end of a session."""
         self._append({"event": "left", "session": session.number, "state": session.worker.state.value})
 
-    async def pulled(self, session: Session, is_first: bool, moments: Vectors | None) -> None:
+    async def pulled(self, session: Session, is_first: bool) -> None:
         """Record a refreshed snapshot; `is_first`: its moment was reset."""
-        event = {"event": "pulled", "session": session.number, "reset": is_first}
-        if moments:
-            await self._appended(event | {"moments": len(moments)}, [_bytes_of(one) for one in moments])
-        else:
-            self._append(event)
+        self._append({"event": "pulled", "session": session.number, "reset": is_first})
 
     def forgotten(self, session: Session) -> None:
         """Record that the rule forgot a worker."""

@@ -65,7 +65,6 @@ from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluations
 from gem_server.state.ledger import Ledger
 from gem_server.state.memory import MemoryBudget
-from gem_server.state.moments import Moments, require_moments
 from gem_server.state.run import Budget, Run, RunState
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.workers import Workers, WorkerState
@@ -110,8 +109,6 @@ class Server:
             self.rule = create_rule(
                 settings.rule, settings.precondition, settings.state_type, **settings.settings_of_rule()
             )
-            if settings.keep_moments:
-                require_moments(self.rule)
         except RuleError as error:
             raise StartupError(str(error)) from error
         self.shard = settings.part
@@ -120,14 +117,12 @@ class Server:
         self.run = _run(settings, self.rule.worker_step.local_steps)
         self.workers = Workers(REMEMBERED_FACTOR * settings.max_sessions)
         self.ledger = Ledger(REMEMBERED_FACTOR * settings.max_sessions)
-        moments = Moments(self.rule.vectors_per_worker - 1 if settings.keep_moments else 0)
         self.memory = MemoryBudget(
             settings.memory_limit or default_limit(),
             settings.staging_buffers,
-            self.rule.vectors_per_worker + moments.count,
+            self.rule.vectors_per_worker,
             self.rule.vectors_per_run + _copies_to_store(settings, self.rule),
             BUFFERS_FOR_THE_SLOW,
-            moments,
             self.rule.state_type.itemsize,
         )
         self.sessions = Sessions(
@@ -138,7 +133,6 @@ class Server:
             settings.max_sessions,
             math.inf if self.shard.is_secondary else settings.session_timeout,
             lambda: self.central.layout,
-            moments=moments,
         )
         self.primary = self._make_primary()
         forgets = bool(self.rule.vectors_per_run)
@@ -162,7 +156,6 @@ class Server:
             run=self.run,
             workers=self.workers,
             ledger=self.ledger,
-            moments=moments,
             telemetry=self.telemetry,
             agreement=self._agreement(),
             on_failure=self._on_failed_disk,
@@ -511,7 +504,6 @@ class Server:
             self.telemetry,
             self.persistence.checkpointer,
             self.settings.durability_level,
-            self.settings.keep_moments,
             self._run_settings,
             self.times.run_seconds,
             self.times.uptime,
@@ -814,7 +806,6 @@ def _shared_settings(rule: UpdateRule, settings: ServerSettings) -> str:
         "state_type": settings.state_type,
         "durability": settings.durability_level,
         "staging_buffers": settings.staging_buffers,
-        "keep_moments": settings.keep_moments,
         "data_dir": settings.data_dir is not None,
         "settings": dict(sorted(rule.settings.items())),
     }

@@ -184,7 +184,7 @@ class ServerSettings(BaseSettings):
         "float32",
         description="How the server keeps gem's moment and snapshot of each worker. bfloat16 takes 4 bytes a parameter "
         "and worker instead of 8, and one vector of the model's size. Replies are then read from --staging-buffers, "
-        "and commits wait while a checkpoint is written. Without preconditioner, --keep-moments, --record and shared "
+        "and commits wait while a checkpoint is written. Without preconditioner, --record and shared "
         "memory.",
         json_schema_extra={"panel": "Update rule"},
     )
@@ -344,13 +344,6 @@ class ServerSettings(BaseSettings):
         ge=0,
         description="Applied commits after which a checkpoint is written, whatever the time, unless --durability is "
         "none; 0: no such rule.",
-        json_schema_extra={"panel": "Durability"},
-    )
-    keep_moments: bool = Field(
-        False,
-        description="Keep gem's moment of each worker in checkpoints and log, so that workers that rejoin after a "
-        "restart of the server continue with it. It adds one vector of the model's size for each worker to a "
-        "checkpoint and, with --durability commit, for each worker in a write to the log.",
         json_schema_extra={"panel": "Durability"},
     )
     resume: bool = Field(
@@ -518,7 +511,6 @@ class ServerSettings(BaseSettings):
         except RuleError as error:
             raise ValueError(f"--state-type {self.state_type}: {error}") from None
         needs_float32 = {
-            "--keep-moments": self.keep_moments,
             "--record": self.record,
             "--shared-memory-socket": self.shared_memory_socket,
         }
@@ -558,8 +550,6 @@ class ServerSettings(BaseSettings):
             self.resume or self.model_fields_set & {"checkpoint_interval", "checkpoint_commits"}
         ):
             raise ValueError("--resume, --checkpoint-interval and --checkpoint-commits need --data-dir DIRECTORY")
-        if self.data_dir is None and self.keep_moments:
-            raise ValueError("--keep-moments needs --data-dir DIRECTORY, where the moments go")
         if self.data_dir is None and self.durability == "commit":
             raise ValueError("--durability commit needs --data-dir DIRECTORY, where the log goes")
         return self

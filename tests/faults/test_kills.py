@@ -13,10 +13,9 @@ from tests.faults.history import Deltas
 from tests.faults.load import LoggedWorker, crew, everybody_connects
 from tests.faults.processes import EACH_OVER_TRANSPORTS, count, kill, over, start
 from tests.figures import Figures
-from tests.wire.model import LARGE, SMALL, Model, Values
+from tests.wire.model import SMALL, Model, Values
 from tests.wire.processes import ServerProcess
 from tests.wire.serving import Endpoint
-from tests.wire.test_resume import CHECKPOINT, moved
 
 LOOK_SECONDS = 0.05  # between two looks at the status
 
@@ -158,7 +157,7 @@ async def test_a_trace_that_was_kept_over_kills_gives_the_same_parameters(
     trace = tmp_path / "run.trace"
     settings = {"durability": level, "checkpoint_interval": 0.3, "record": str(trace)}
     if precondition != "none":
-        settings |= {"weight_decay": 0.2, "keep_moments": True}
+        settings |= {"weight_decay": 0.2}
     settings |= {"rule": rule, "precondition": precondition, "eta_schedule": "cosine:3000"}
     for _ in range(kills):
         server = await start(tmp_path / "data", **settings)
@@ -184,42 +183,6 @@ async def test_a_trace_that_was_kept_over_kills_gives_the_same_parameters(
         f"{kills} kills, {found.commits} commits in the trace, {found.lost} of them lost, {found.resets} resets; each "
         "of the recovered states and the end are bit-equal to the replay's",
     )
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("precondition", "level"),
-    [
-        ("none", "interval"),
-        ("none", "commit"),
-        ("averaged-rms", "interval"),
-        ("averaged-rms", "commit"),
-    ],
-)
-async def test_with_kept_moments_a_killed_run_ends_as_one_whose_workers_only_pulled(
-    tmp_path: Path, level: str, precondition: str
-) -> None:
-    settings = {"durability": level, "keep_moments": True, "precondition": precondition, "weight_decay": 0.2}
-    ends = []
-    for is_killed in (False, True):
-        server = await start(tmp_path / f"data-{is_killed}", **settings)
-        workers = await server.training(3, LARGE)
-        for number in range(18):
-            if number % 6 == 5:
-                if level == "interval":
-                    await server.stub.Control(CHECKPOINT)
-                if is_killed:
-                    await kill(server)
-                    server = await start(tmp_path / f"data-{is_killed}", **settings)
-                    workers = [moved(worker, server) for worker in workers]
-                for worker in workers:
-                    await worker.join()
-                    await worker.pull()
-            worker = workers[(5 * number + number // 4) % 3]
-            await worker.commit(worker.delta(number))
-        ends.append(bytes((await server.read(LARGE)).payload))
-        await kill(server)
-    assert ends[0] == ends[1]
 
 
 async def last_checkpoint_told(address: str) -> int:

@@ -74,6 +74,24 @@ def assert_damaged(error: StartupError, path: Path, offset: int) -> None:
     assert re.search(rf"{path.name} is damaged at offset {offset}:", str(error)), error
 
 
+def test_vectors_of_workers_that_an_earlier_version_kept_are_not_read(written: Written) -> None:
+    data = memoryview(written.log.read_bytes())
+    header = log_format.decode_header(data)
+    assert header is not None
+    moment = memoryview(bytes(header.parameter_bytes))
+    pieces = [data[: log_format.HEADER_BYTES]]
+    clock = header.clock
+    for record in log_format.read_records(data, header):
+        document = record.document | {"moments": ["worker"]}
+        vectors = [record.parameters, moment]
+        pieces += log_format.encode_record(
+            header.log_id, clock + 1, record.last_clock, document, bytes(record.buffers), vectors
+        )
+        clock = record.last_clock
+    written.log.write_bytes(b"".join(pieces))
+    assert written.recover() == 7
+
+
 def test_log_cut_at_every_byte_of_its_last_two_records_comes_back_with_whole_groups(
     written: Written, figures: Figures
 ) -> None:

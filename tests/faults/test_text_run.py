@@ -20,7 +20,6 @@ SETTINGS = {
     "direction": "spectral",
     "clip_norm": 1.0,
     "weight_decay": 0.1,
-    "keep_moments": True,
     "eta": 0.004,
     "min_workers": 2,
     "commits": 600,

@@ -36,7 +36,6 @@ SHARED = (
     "state_type",
     "durability",
     "resume",
-    "keep_moments",
     "staging_buffers",
     "stall_timeout",
     "session_timeout",

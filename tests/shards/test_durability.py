@@ -93,35 +93,6 @@ def test_other_numbers_of_shards_go_on_bit_for_bit(
     assert np.array_equal(found, expected)
 
 
-@pytest.mark.parametrize("is_late", [False, True])
-def test_kept_moments_are_restored_by_all_shards_or_none(is_late: bool, tmp_path: Path) -> None:
-    """A worker that comes back after the session time-out begins with a moment of 0."""
-
-    def theta(shards: int) -> Float32:
-        folder, settings = tmp_path / str(shards), {"rule": "gem", "durability": "commit", "keep_moments": True}
-        with serving(shards, folder, **settings) as group:
-            first = Worker(group.address, 0)
-            first.begin()
-            first.pull()
-            for _ in range(5):
-                first.commit()
-        with serving(shards, folder, resume=True, session_timeout=1.0, **settings) as group:
-            sessions = group.servers[0].server.sessions
-            if is_late:
-                group.servers[0].until(lambda: not sessions.moments.waiting_bytes(()))
-            again = Worker(group.address, 0)
-            again.begin()
-            again.pull()
-            for _ in range(5):
-                again.delta()
-            for _ in range(3):
-                again.commit()
-            again.end()
-            return group.parameters()
-
-    assert np.array_equal(theta(2), theta(1))
-
-
 def test_model_in_several_files(tmp_path: Path) -> None:
     train(2, tmp_path / "run", 0, rule="downpour", durability="interval")
     folders = [str(one) for one in data_dirs(tmp_path / "run", 2)]

@@ -173,7 +173,7 @@ def test_a_primary_says_which_shards_it_waits_for() -> None:
 def test_a_group_refuses_other_shards(group: Group) -> None:
     rule = (
         '{"rule": "downpour", "precondition": "none", "state_type": "float32", "durability": "none", '
-        '"staging_buffers": 0, "keep_moments": false, "data_dir": false, "settings": {"weight_decay": 0.0}}'
+        '"staging_buffers": 0, "data_dir": false, "settings": {"weight_decay": 0.0}}'
     )
     assert "give both the same --rule, its settings" in follow(group.address).details()
     for invalid in ("[", "[]", '{"rule": %s}' % ("[" * 900 + "]" * 900), "[" * 9000):
@@ -194,9 +194,9 @@ def test_a_shard_with_another_rule_does_not_start() -> None:
         RealServer(shard="1/2", primary=started.address, rule="gem")
 
 
-@pytest.mark.parametrize("setting", [{"staging_buffers": 7}, {"keep_moments": True}])
+@pytest.mark.parametrize("setting", [{"staging_buffers": 7}, {"durability": "interval"}])
 def test_a_shard_with_a_setting_that_must_be_equal_does_not_start(setting: dict[str, Any], tmp_path: Path) -> None:
-    message = rf"in {next(iter(setting))}, .*--staging-buffers, --keep-moments"
+    message = rf"in {next(iter(setting))}, .*--staging-buffers and --durability"
     with serving(2, tmp_path, rule="gem") as started, pytest.raises(StartupError, match=message):
         RealServer(shard="1/2", primary=started.address, data_dir=tmp_path / "other", rule="gem", **setting)
 

@@ -341,6 +341,7 @@ def of_another(event: dict[str, Any], body: bytearray) -> None:
         (at_5(lambda event, body: event.pop("sequence")), "not a trace of this version"),
         (of(lambda event, body: event.update(rule="downpour", rule_settings={}), "started"), r"clock 2 .*: \w+ is"),
         (of(lambda event, body: event.update(format="gemps-trace-0"), "started"), "its format is gemps-trace-0"),
+        (of(lambda event, body: event.update(moments=1), "pulled"), "moment of before a restart .*: replay this trace"),
     ],
 )
 async def test_what_was_changed_does_not_pass(serve: Serve, tmp_path: Path, change: Change, words: str) -> None:

@@ -236,7 +236,6 @@ async def test_bytes_on_the_server_are_those_promised(serve: Serve) -> None:
     [
         ({"rule": "downpour"}, "--state-type bfloat16: rule 'downpour' .* choose state type float32"),
         ({"precondition": "rms"}, "--state-type bfloat16: rule 'gem' with precondition rms keeps float32 only"),
-        ({"keep_moments": True, "data_dir": "d"}, "--state-type bfloat16 excludes --keep-moments: leave out one"),
         ({"record": "run.trace"}, "--state-type bfloat16 excludes --record: leave out one"),
         ({"shared_memory_socket": "/tmp/s"}, "--state-type bfloat16 excludes --shared-memory-socket: leave out one"),
     ],

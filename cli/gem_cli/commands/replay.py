@@ -83,7 +83,7 @@ def _recovered(data_dir: Path) -> "Checkpoint":
     from gem_server.errors import StartupError
 
     try:
-        recovered = recovery.recover(data_dir, with_moments=False)
+        recovered = recovery.recover(data_dir)
     except StartupError as error:
         raise CommandError(f"--against: {error}") from None
     if recovered is None:

@@ -197,14 +197,12 @@ class CommitOrdered(_message.Message):
     def __init__(self, session_id: _Optional[bytes] = ..., commit_id: _Optional[int] = ..., clock: _Optional[int] = ..., eta: _Optional[float] = ...) -> None: ...
 
 class PullOrdered(_message.Message):
-    __slots__ = ("session_id", "clock", "restores_moment")
+    __slots__ = ("session_id", "clock")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
-    RESTORES_MOMENT_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     clock: int
-    restores_moment: bool
-    def __init__(self, session_id: _Optional[bytes] = ..., clock: _Optional[int] = ..., restores_moment: bool = ...) -> None: ...
+    def __init__(self, session_id: _Optional[bytes] = ..., clock: _Optional[int] = ...) -> None: ...
 
 class WorkerForgotten(_message.Message):
     __slots__ = ("session_id",)

@@ -192,18 +192,16 @@ class QueueStatus(_message.Message):
     def __init__(self, length: _Optional[int] = ..., staging_buffers: _Optional[int] = ..., staging_buffers_in_use: _Optional[int] = ..., waiting: _Optional[int] = ..., waiting_limit: _Optional[int] = ...) -> None: ...
 
 class CheckpointStatus(_message.Message):
-    __slots__ = ("path", "version", "seconds_ago", "durability", "keep_moments")
+    __slots__ = ("path", "version", "seconds_ago", "durability")
     PATH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SECONDS_AGO_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    KEEP_MOMENTS_FIELD_NUMBER: _ClassVar[int]
     path: str
     version: _transfer_pb2.Version
     seconds_ago: float
     durability: str
-    keep_moments: bool
-    def __init__(self, path: _Optional[str] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., seconds_ago: _Optional[float] = ..., durability: _Optional[str] = ..., keep_moments: bool = ...) -> None: ...
+    def __init__(self, path: _Optional[str] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., seconds_ago: _Optional[float] = ..., durability: _Optional[str] = ...) -> None: ...
 
 class ShardStatus(_message.Message):
     __slots__ = ("index", "address", "begin", "end", "ready", "clock", "anonymous_bytes")

@@ -4,7 +4,6 @@
         model.safetensors      the model's state_dict, in its types
         float32.safetensors    exact values of 16-bit parameters
         rule.safetensors       vectors that the rule keeps of the run, numbered
-        workers.safetensors    of workers, as state.json's `moments`
         state.json             version, layout, budget, workers, ledger, the rule's scalars
         checksums.json         CRC32C of each MiB of these files
     DATA_DIR/latest -> checkpoints/000000001000-0
@@ -15,8 +14,8 @@ Private: the ledger holds session ids.
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +31,10 @@ from gem_core.regular_files import open_regular, read_bytes, read_text
 from gem_core.shards import Shard
 from gem_server.durability.files import Files
 from gem_server.errors import StartupError
-from gem_server.state.moments import Vectors
 
 FORMAT = "gemps-checkpoint-2"
 MODEL_FILE, EXACT_FILE, STATE_FILE = "model.safetensors", "float32.safetensors", "state.json"
-RULE_FILE, WORKERS_FILE = "rule.safetensors", "workers.safetensors"
+RULE_FILE = "rule.safetensors"
 CHECKSUMS_FILE = "checksums.json"
 CHECKED_BLOCK = 1024 * 1024
 LATEST = "latest"
@@ -70,7 +68,6 @@ class Checkpoint:
     buffers: bytes
     state: dict[str, Any]
     rule_vectors: tuple[NDArray[np.float32], ...] = ()
-    moments: Mapping[str, Vectors] = field(default_factory=dict)
 
 
 def write_checkpoint(
@@ -95,8 +92,6 @@ def write_checkpoint(
         document = {"format": FORMAT, "clock": checkpoint.clock, "layout": checkpoint.layout.describe()}
         if (part := checkpoint.layout.part) is not None:
             document |= {"shard": f"{part.index}/{part.count}", "model": part.whole.describe()}
-        if checkpoint.moments:
-            document["moments"] = list(checkpoint.moments)
         (unfinished / STATE_FILE).write_text(json.dumps(document | checkpoint.state), encoding="utf-8")
         _write_checksums(unfinished)
         for file in unfinished.iterdir():
@@ -113,15 +108,15 @@ def write_checkpoint(
     return place
 
 
-def read_latest(data_dir: Path, *, with_moments: bool = True) -> Checkpoint | None:
+def read_latest(data_dir: Path) -> Checkpoint | None:
     """The latest checkpoint, if any. Raises StartupError."""
     place = data_dir / LATEST
     if not place.is_symlink() and not place.exists():
         return None
-    return read_checkpoint(place, with_moments=with_moments)
+    return read_checkpoint(place)
 
 
-def read_checkpoint(place: Path, *, with_moments: bool = True) -> Checkpoint:
+def read_checkpoint(place: Path) -> Checkpoint:
     """Read a checkpoint's directory. Raises StartupError."""
     try:
         _check(place.resolve(strict=True))
@@ -132,11 +127,10 @@ def read_checkpoint(place: Path, *, with_moments: bool = True) -> Checkpoint:
         clock = int(document.pop("clock"))
         parameters, buffers = _read_tensors(place, layout)
         rule_vectors = _read_vectors(place / RULE_FILE, layout.parameter_count)
-        workers = document.pop("moments", [])
-        moments = _read_moments(place / WORKERS_FILE, layout.parameter_count, workers if with_moments else [])
+        document.pop("moments", None)  # of workers, which earlier versions kept in workers.safetensors
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise StartupError(f"the checkpoint {place.resolve()} cannot be read: {error}") from error
-    return Checkpoint(layout, clock, parameters, buffers, document, rule_vectors, moments)
+    return Checkpoint(layout, clock, parameters, buffers, document, rule_vectors)
 
 
 def all_checkpoints(data_dir: Path) -> list[tuple[int, Path]]:
@@ -192,21 +186,14 @@ def write_tensors(directory: Path, checkpoint: Checkpoint) -> None:
     _serialize(model, directory / MODEL_FILE, {"format": "pt"})
     if exact:
         _serialize(exact, directory / EXACT_FILE, {"gemps_clock": str(checkpoint.clock)})
-    kept = {str(number): vector for number, vector in enumerate(checkpoint.rule_vectors)}
-    of_workers = {
-        f"{worker}.{number}": vector
-        for worker, vectors in enumerate(checkpoint.moments.values())
-        for number, vector in enumerate(vectors)
+    kept = {
+        str(number): FileTensor(
+            dtype="float32", shape=[vector.size], data_ptr=vector.ctypes.data, data_len=vector.nbytes
+        )
+        for number, vector in enumerate(checkpoint.rule_vectors)
     }
-    for file, named in ((RULE_FILE, kept), (WORKERS_FILE, of_workers)):
-        if named:
-            vectors = {
-                name: FileTensor(
-                    dtype="float32", shape=[vector.size], data_ptr=vector.ctypes.data, data_len=vector.nbytes
-                )
-                for name, vector in named.items()
-            }
-            _serialize(vectors, directory / file, {"gemps_clock": str(checkpoint.clock)})
+    if kept:
+        _serialize(kept, directory / RULE_FILE, {"gemps_clock": str(checkpoint.clock)})
 
 
 def _serialize(tensors: dict[str, FileTensor], file: Path, metadata: dict[str, str]) -> None:
@@ -272,19 +259,7 @@ def _read_tensors(directory: Path, layout: Layout) -> tuple[NDArray[np.float32],
 
 def _read_vectors(file: Path, length: int) -> tuple[NDArray[np.float32], ...]:
     stored = _read(file) if file.exists() else {}
-    return _as_vectors(file, length, [stored[str(number)] for number in range(len(stored))])
-
-
-def _read_moments(file: Path, length: int, workers: list[str]) -> dict[str, Vectors]:
-    stored = _read(file) if workers else {}
-    each = len(stored) // (len(workers) or 1)
-    return {
-        name: _as_vectors(file, length, [stored[f"{worker}.{number}"] for number in range(each)])
-        for worker, name in enumerate(workers)
-    }
-
-
-def _as_vectors(file: Path, length: int, found: list[Any]) -> tuple[NDArray[np.float32], ...]:
+    found = [stored[str(number)] for number in range(len(stored))]
     if any((one["dtype"], list(one["shape"])) != ("F32", [length]) for one in found):
         raise ValueError(f"the vectors in {file.name} are not float32 of the model's size")
     return tuple(aligned_copy(np.frombuffer(one["data"], np.float32)) for one in found)

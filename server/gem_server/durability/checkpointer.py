@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from gem_core import Layout, UpdateRule
+from gem_core import UpdateRule
 from gem_server.durability import checkpoint
 from gem_server.durability.agreement import Agreement
 from gem_server.durability.checkpoint import Checkpoint
@@ -146,7 +146,7 @@ class Checkpointer:
         async with self._one_at_a_time:
             self._agreement.checkpoint_begun(number)
             try:
-                return await self._with_reserve(lambda with_moments: self._write_cut(with_moments, cut))
+                return await self._with_reserve(lambda: self._write_cut(cut))
             except Exception as error:
                 self._agreement.checkpoint_failed(error)
                 raise
@@ -158,41 +158,22 @@ class Checkpointer:
         async with self._one_at_a_time:
             return await self._with_reserve(self._write_still)
 
-    async def _with_reserve(self, write: Callable[[bool], Awaitable[Path]]) -> Path:
+    async def _with_reserve(self, write: Callable[[], Awaitable[Path]]) -> Path:
         if self._log is None or self._central.layout is None:
-            return await write(True)
+            return await write()
         latest = self._data_dir / checkpoint.LATEST
         try:
-            with_moments = True
             if latest.exists():
-                with_moments = await self._make_room(self._log, self._central.layout, _size_without_moments(latest))
-            return await write(with_moments)
+                await self._log.room_for_checkpoint(self._central.layout, _size(latest))
+            return await write()
         finally:
             if latest.exists():
-                await self._log.keep_reserve(_size_without_moments(latest))
+                await self._log.keep_reserve(_size(latest))
 
-    async def _make_room(self, log: Log, layout: Layout, size: int) -> bool:
-        """Whether moments fit. Raises OSError."""
-        moments = sum(vector.nbytes for vectors in self._applier.moments().values() for vector in vectors)
-        if moments:
-            try:
-                await log.room_for_checkpoint(layout, size + moments)
-            except OSError:
-                if layout.part is not None:
-                    raise  # all shards have them, or none
-                logger.warning(
-                    "the disk has no room for the workers' moments: this checkpoint goes without, and the log has each "
-                    "worker's from its next commit on"
-                )
-            else:
-                return True
-        await log.room_for_checkpoint(layout, size)
-        return not moments
-
-    async def _write_cut(self, with_moments: bool, submit: Callable[[CutRequest], None] | None = None) -> Path:
+    async def _write_cut(self, submit: Callable[[CutRequest], None] | None = None) -> Path:
         call = Call()
         async with call.ending(), self._next_log() as file:
-            request = CutRequest(None, call, lambda: self._describe_cut(file), with_moments)
+            request = CutRequest(None, call, lambda: self._describe_cut(file))
             (submit or self._applier.submit)(request)
             try:
                 state, reader, rule = await request.done
@@ -203,18 +184,16 @@ class Checkpointer:
                         reader.version, reader.parameters, reader.buffers, state, rule, file, written
                     )
                 finally:
-                    self._applier.end_cut()
                     reader.close()
             finally:
                 request.written.set()
 
-    async def _write_still(self, with_moments: bool) -> Path:
+    async def _write_still(self) -> Path:
         async with self._next_log() as file:
             central = self._central
             state = self._describe_and_switch(file)
             await self._log_has_begun(file)
-            rule = self._kept_rule() if with_moments else self._kept_rule()._replace(moments={})
-            state_of_all = (central.version, central.parameters, central.buffers, state, rule, file)
+            state_of_all = (central.version, central.parameters, central.buffers, state, self._kept_rule(), file)
             return await self._store(*state_of_all, alone=True)
 
     async def write_last(self) -> Path:
@@ -226,8 +205,7 @@ class Checkpointer:
             return await self._store(central.version, central.parameters, central.buffers, state, rule, None)
 
     def _kept_rule(self) -> KeptRule:
-        vectors = kept_vectors(self._rule, self._central.parameters)
-        return KeptRule(rule_record(self._rule), vectors, self._applier.moments())
+        return KeptRule(rule_record(self._rule), kept_vectors(self._rule, self._central.parameters))
 
     @asynccontextmanager
     async def _next_log(self) -> AsyncIterator[LogFile | None]:
@@ -272,7 +250,7 @@ class Checkpointer:
         if layout is None:
             raise AssertionError("there are no parameters to write")
         state["rule"] = rule.record
-        whole = Checkpoint(layout, version.clock, parameters, buffers.joined(), state, rule.vectors, rule.moments)
+        whole = Checkpoint(layout, version.clock, parameters, buffers.joined(), state, rule.vectors)
         write = functools.partial(
             checkpoint.write_checkpoint, keep=self._complete, alone=alone and layout.part is not None
         )
@@ -328,5 +306,5 @@ def interval_until_next(seconds: float, *, newest: Version | None, clock_at_star
     return seconds if has_commits else min(seconds, FIRST_INTERVAL_SECONDS)
 
 
-def _size_without_moments(place: Path) -> int:
-    return sum(file.stat().st_size for file in place.iterdir() if file.name != checkpoint.WORKERS_FILE)
+def _size(place: Path) -> int:
+    return sum(file.stat().st_size for file in place.iterdir())

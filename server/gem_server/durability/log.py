@@ -27,7 +27,6 @@ from gem_server.errors import Reason, RefusedError
 from gem_server.state.buffers import NO_BUFFERS, Buffers
 from gem_server.state.central_variable import Snapshot
 from gem_server.state.kept_rule import KeptRule
-from gem_server.state.moments import Vectors
 
 FLOAT32_BYTES = 4
 RESERVE = "reserve"
@@ -69,7 +68,6 @@ class _Group:
     totals: dict[str, Any] = field(default_factory=dict)
     snapshot: Snapshot | None = None
     vectors: tuple[NDArray[np.float32], ...] = ()
-    moments: dict[str, Vectors] = field(default_factory=dict)
     buffers: Buffers = NO_BUFFERS
     last_clock: int = 0
 
@@ -84,7 +82,6 @@ class Log:
         files: Files,
         staging_buffers: Callable[[Layout], int],
         rule_vectors: int,
-        moment_vectors: int,
         agreement: Agreement,
         on_large: Callable[[], None],
         on_failure: Callable[[StorageError], None],
@@ -94,7 +91,6 @@ class Log:
         self._files = files
         self._count_buffers = staging_buffers
         self._vectors = 1 + rule_vectors
-        self._moment_vectors = moment_vectors
         self._staging_buffers = 0
         self._agreement = agreement
         self._on_large = on_large
@@ -216,8 +212,7 @@ class Log:
 
     def _measure(self, layout: Layout) -> None:
         self._staging_buffers = self._count_buffers(layout)
-        moments = self._moment_vectors * layout.parameter_count * FLOAT32_BYTES
-        self._record_bytes = ENTRY_BYTES + self._vector_bytes(layout) + moments + layout.buffer_bytes
+        self._record_bytes = ENTRY_BYTES + self._vector_bytes(layout) + layout.buffer_bytes
 
     def _vector_bytes(self, layout: Layout) -> int:
         return self._vectors * layout.parameter_count * FLOAT32_BYTES
@@ -239,9 +234,9 @@ class Log:
     def _end_after_another(self, file: LogFile) -> int:
         return file.position + (file.pending + self._promised + 1) * self._record_bytes
 
-    async def still(self, snapshot: Snapshot, worker: str | None = None) -> None:
-        """Wait until the log does not read this snapshot, or the worker's moments."""
-        while reading := [one for one in self._closed if one.snapshot is snapshot or worker in one.moments]:
+    async def still(self, snapshot: Snapshot) -> None:
+        """Wait until the log does not read this snapshot."""
+        while reading := [one for one in self._closed if one.snapshot is snapshot]:
             await asyncio.wait([reading[-1].done])
 
     def keep_group_open(self) -> None:
@@ -262,7 +257,6 @@ class Log:
         group.totals = totals | {"rule": rule.record}
         group.snapshot, group.buffers = snapshot, snapshot.buffers
         group.vectors = (snapshot.parameters, *rule.vectors)
-        group.moments |= rule.moments
         group.last_clock = snapshot.version.clock
         self._wake_writer()
 
@@ -361,14 +355,13 @@ class Log:
             offset = 0
         else:
             document = group.totals | {"entries": [run_record.describe_commit(entry) for entry in group.entries]}
-            moments = [vector for vectors in group.moments.values() for vector in vectors]
             pieces = log_format.encode_record(
                 file.header.log_id,
                 group.last_clock - len(group.entries) + 1,
                 group.last_clock,
-                document | ({"moments": list(group.moments)} if moments else {}),
+                document,
                 group.buffers.joined(),
-                [one.data.cast("B") for one in (*group.vectors, *moments)],
+                [one.data.cast("B") for one in group.vectors],
             )
             offset = file.position
         self._files.write(file.descriptor, pieces, offset)

@@ -2,7 +2,7 @@
 
 header   4096 bytes: magic, version, number, id, previous id, clock, layout digest, sizes, CRC32C
 record   header (magic, log id, first and last clock, sizes, CRC32C of the body, CRC32C of this header),
-         body (JSON entries, BUFFERs, float32 parameters, the rule's vectors, then workers')
+         body (JSON entries, BUFFERs, float32 parameters, the rule's vectors)
 """
 
 import json
@@ -61,7 +61,6 @@ class Record:
     document: dict[str, Any]
     buffers: memoryview
     parameters: memoryview
-    moments: dict[str, memoryview]
 
 
 def encode_header(header: FileHeader) -> bytes:
@@ -119,17 +118,14 @@ def read_records(data: memoryview, header: FileHeader) -> Iterator[Record]:
         buffers_at = body_at + sizes[0]
         parameters_at = buffers_at + sizes[1]
         document = json.loads(bytes(data[body_at:buffers_at]))
-        workers = document.get("moments", [])
-        moments_at = parameters_at + header.parameter_bytes
-        size, rest = divmod(end - moments_at, len(workers) or 1)
-        fits = size >= 0 and not rest and (workers or not size)
+        # Earlier versions could keep vectors of workers behind those of the rule. They are not read.
+        fits = sizes[2] == header.parameter_bytes or (sizes[2] > header.parameter_bytes and "moments" in document)
         if first != clock + 1 or last < first or sizes[1] != header.buffer_bytes or not fits:
             raise DamageError(at, f"this record has clocks {first} to {last} where {clock + 1} is next, or other sizes")
         if len(document["entries"]) != last - first + 1:
             raise DamageError(at, f"this record has {len(document['entries'])} entries for clocks {first} to {last}")
-        pieces = (data[start : start + size] for start in range(moments_at, end, size or 1))
-        moments = dict(zip(workers, pieces, strict=False)) if size else {}
-        yield Record(end, last, document, data[buffers_at:parameters_at], data[parameters_at:moments_at], moments)
+        parameters = data[parameters_at : parameters_at + header.parameter_bytes]
+        yield Record(end, last, document, data[buffers_at:parameters_at], parameters)
         at, clock = end, last
 
 

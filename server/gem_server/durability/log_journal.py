@@ -46,8 +46,8 @@ class LogJournal(Journal):
         await self._log.until(clock)
 
     @override
-    async def begin(self, snapshot: Snapshot, worker: str) -> None:
-        await self._log.still(snapshot, worker)
+    async def begin(self, snapshot: Snapshot) -> None:
+        await self._log.still(snapshot)
         self._log.keep_group_open()
 
     @override

@@ -34,10 +34,10 @@ class Recovered:
     last_id: bytes
 
 
-def recover(data_dir: Path, *, with_moments: bool = True) -> Recovered | None:
+def recover(data_dir: Path) -> Recovered | None:
     """Recover what exists, if anything. Raises StartupError for damage."""
     directory = data_dir / LOG
-    saved = checkpoint.read_latest(data_dir, with_moments=with_moments)
+    saved = checkpoint.read_latest(data_dir)
     if saved is None:
         _check_no_records(directory)
         return None
@@ -57,7 +57,7 @@ def recover(data_dir: Path, *, with_moments: bool = True) -> Recovered | None:
                 saved.clock,
             )
         return Recovered(saved, 0, _highest(directory), NO_LOG)
-    chain = _Chain(directory, saved, with_moments)
+    chain = _Chain(directory, saved)
     try:
         chain.read(int(reference["number"]), bytes.fromhex(reference["id"]))
     except OSError as error:
@@ -65,16 +65,16 @@ def recover(data_dir: Path, *, with_moments: bool = True) -> Recovered | None:
     return chain.recovered()
 
 
-def recover_at(data_dir: Path, clock: int, *, with_moments: bool = True) -> Recovered:
+def recover_at(data_dir: Path, clock: int) -> Recovered:
     """Recover the state of `clock`, one of `clocks`. Raises StartupError for damage."""
     directory = data_dir / LOG
     for at, place in reversed(checkpoint.all_checkpoints(data_dir)):
         if at > clock or clock not in _clocks_after(directory, at, place):
             continue
-        saved = checkpoint.read_checkpoint(place, with_moments=with_moments)
+        saved = checkpoint.read_checkpoint(place)
         reference = saved.state.pop("log", None)
         if at < clock:
-            chain = _Chain(directory, saved, with_moments, until=clock)
+            chain = _Chain(directory, saved, until=clock)
             chain.read(int(reference["number"]), bytes.fromhex(reference["id"]))
             saved = chain.recovered().whole
         return Recovered(saved, clock - at, _highest(directory), NO_LOG)
@@ -96,7 +96,7 @@ def _clocks_after(directory: Path, clock: int, place: Path) -> set[int]:
     reference = state.get("log")
     if reference is None or not (directory / f"{int(reference['number']):012d}.wal").exists():
         return {clock}
-    chain = _Chain(directory, Checkpoint(layout, clock, np.empty(0, np.float32), b"", state), False)
+    chain = _Chain(directory, Checkpoint(layout, clock, np.empty(0, np.float32), b"", state))
     chain.read(int(reference["number"]), bytes.fromhex(reference["id"]))
     return {clock, *chain.clocks}
 
@@ -104,16 +104,14 @@ def _clocks_after(directory: Path, clock: int, place: Path) -> set[int]:
 class _Chain:
     """The log's files after a checkpoint, until a clock."""
 
-    def __init__(self, directory: Path, saved: Checkpoint, with_moments: bool, until: int | None = None) -> None:
+    def __init__(self, directory: Path, saved: Checkpoint, until: int | None = None) -> None:
         self._until = until
         self.clocks: list[int] = []
         self._directory = directory
         self._saved = saved
-        self._with_moments = with_moments
         self._documents: list[dict[str, Any]] = []
         self._parameters = saved.parameters
         self._rule_vectors = saved.rule_vectors
-        self._moments: dict[str, memoryview] = {}
         self._buffers = saved.buffers
         self._clock = saved.clock
         self._number = 0
@@ -133,18 +131,12 @@ class _Chain:
     def recovered(self) -> Recovered:
         saved = self._saved
         run_record.advance(saved.state, self._documents)
-        count = saved.layout.parameter_count
-        moments = {
-            worker: tuple(map(aligned_copy, np.frombuffer(data, np.float32).reshape(-1, count)))
-            for worker, data in self._moments.items()
-        }
         whole = replace(
             saved,
             clock=self._clock,
             parameters=self._parameters,
             buffers=self._buffers,
             rule_vectors=self._rule_vectors,
-            moments={**saved.moments, **moments},
         )
         return Recovered(whole, self._clock - saved.clock, self._number, self._last_id)
 
@@ -194,8 +186,6 @@ class _Chain:
                 break
             self.clocks.append(record.last_clock)
             self._documents.append(record.document)
-            if self._with_moments:
-                self._moments |= record.moments
             last, end = record, record.end
         if last is not None:
             values, count = np.frombuffer(last.parameters, np.float32), self._saved.layout.parameter_count

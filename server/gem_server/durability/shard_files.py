@@ -14,7 +14,6 @@ from gem_core.shards import Shard
 from gem_server.durability import checkpoint, recovery, run_record
 from gem_server.durability.checkpoint import Checkpoint
 from gem_server.errors import StartupError
-from gem_server.state.moments import Vectors
 from gem_server.telemetry.run_totals import RunTotals, of_whole_model
 
 
@@ -44,7 +43,6 @@ def merge(data_dirs: Sequence[Path], output: Path) -> Path:
         parts[-1].buffers,
         {**parts[0].state, "log": None, "totals": _joined_totals(parts).as_record()},
         tuple(map(_joined, zip(*(part.rule_vectors for part in parts), strict=True))),
-        _joined_moments(parts),
     )
     output.mkdir(parents=True, exist_ok=True)
     return checkpoint.write_checkpoint(output, whole)
@@ -67,18 +65,13 @@ def split(data_dir: Path, count: int, output: Path) -> list[Path]:
 
 def _part(whole: Checkpoint, shard: Shard, layout: Layout) -> Checkpoint:
     held = shard.range_of(whole.layout.parameter_count)
-
-    def cut(vectors: Vectors) -> Vectors:
-        return tuple(aligned_copy(vector[held]) for vector in vectors)
-
     return replace(
         whole,
         layout=layout,
         parameters=aligned_copy(whole.parameters[held]),
         buffers=whole.buffers if shard.is_last else b"",
         state={**whole.state, "log": None},
-        rule_vectors=cut(whole.rule_vectors),
-        moments={worker: cut(vectors) for worker, vectors in whole.moments.items()},
+        rule_vectors=tuple(aligned_copy(vector[held]) for vector in whole.rule_vectors),
     )
 
 
@@ -89,14 +82,6 @@ def _joined(vectors: Sequence[NDArray[np.float32]]) -> NDArray[Any]:
 def _joined_totals(parts: Sequence[Checkpoint]) -> RunTotals:
     totals = [run_record.saved_totals(part.state) for part in parts]
     return of_whole_model(totals, [part.layout.parameter_count for part in parts])
-
-
-def _joined_moments(parts: Sequence[Checkpoint]) -> dict[str, Vectors]:
-    """Of workers whose moments all shards have."""
-    workers = [worker for worker in parts[0].moments if all(worker in part.moments for part in parts)]
-    return {
-        worker: tuple(map(_joined, zip(*(part.moments[worker] for part in parts), strict=True))) for worker in workers
-    }
 
 
 def _latest(data_dir: Path) -> Checkpoint:

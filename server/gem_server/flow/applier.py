@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from typing import TypeVar
@@ -36,7 +36,6 @@ from gem_server.state.buffers import Buffers, with_commit
 from gem_server.state.central_variable import CentralVariable, Snapshot
 from gem_server.state.kept_rule import KeptRule, copy_rule, rule_record
 from gem_server.state.ledger import Verdict, record
-from gem_server.state.moments import Vectors
 from gem_server.state.run import Run
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.worker_snapshots import WorkerSnapshots
@@ -88,7 +87,6 @@ class Applier:
         self._peer_log = peer_log
         self.shared = SharedSnapshots(central, clock, stall_timeout)
         self.on_commit: list[Callable[[], None]] = []
-        self._cut_moments: Mapping[str, Vectors] = {}
 
     def submit(self, request: AnyRequest) -> None:
         """Enqueue a complete request."""
@@ -130,13 +128,11 @@ class Applier:
             raise AssertionError("a commit that is not the next one entered the queue")
         self._end_reader(session)
         changing = held.next
-        await self._journal.begin(changing, worker.name)
+        await self._journal.begin(changing)
         central, rule, base, delta = self._central, self._rule, request.base, buffer.parameters
         staleness, eta = central.clock - base.clock, request.eta
         waited = self._clock() - request.enqueued_at
         changing.will_change()
-        if worker.name in self._cut_moments and self._cut_moments[worker.name] is held.moments:
-            await self._maybe_elsewhere(held.copy_moments)
         sample = self._telemetry.sample(session.join_info.layout)
         if rule.is_parallel(delta.size):
             statistics = await self._elsewhere(lambda: held.commit(central, rule, base, delta, staleness, eta, sample))
@@ -186,7 +182,7 @@ class Applier:
             worker.state = WorkerState.FINISHED if session.ended is None else worker.state
             self._sessions.consider_finish()
             self._queue.sessions_changed()
-        await self._journal.committed(request, verdict, self._run, lambda: self._result(worker.name, held))
+        await self._journal.committed(request, verdict, self._run, lambda: self._result(held))
         for listener in self.on_commit:
             listener()
         reader = None
@@ -208,11 +204,9 @@ class Applier:
 
         return self._pace.relative_speed(seen, steps, request.hold.asked_at, training)
 
-    async def _result(self, worker: str, held: WorkerSnapshots) -> tuple[Snapshot, KeptRule]:
+    async def _result(self, held: WorkerSnapshots) -> tuple[Snapshot, KeptRule]:
         """Unchanged until the worker's next commit."""
         central, kept = self._central, await self._copy_rule()
-        if self._sessions.moments.count:
-            kept = kept._replace(moments={worker: held.moments})
         if self._rule.sends_parameters and not self._rule.is_compact:
             return held.newest, kept
         parameters = await self._maybe_elsewhere(central.parameters.copy)
@@ -262,15 +256,13 @@ class Applier:
         """Update the newest snapshot; keep the moment."""
         self._end_reader(session)
         central, held = self._central, session.held
-        is_changed, moments = True, None
+        is_changed = True
         if held is None:
             state = await self._maybe_elsewhere(lambda: self._rule.new_worker(central.parameters))
             count = 2 if session.join_info.overlap else 1
-            if moments := self._sessions.moments.claim(session.worker.name):
-                state.vectors = moments
             session.worker.telemetry.committed_at = None  # the absence is no step
             session.held = WorkerSnapshots(self._rule, state, central.version, central.buffers, count)
-            self._log_reset(session, "its moment" if moments else "a moment of 0")
+            self._log_reset(session)
         elif held.newest.version != central.version:
             await self._journal.wait_unread(held.next)
             held.next.will_change()
@@ -282,7 +274,7 @@ class Applier:
             held.keep_newest_only()
         await self._share(session)
         if is_changed:
-            await self._observer.pulled(session, is_first=held is None, moments=moments)
+            await self._observer.pulled(session, is_first=held is None)
 
     async def _share(self, session: Session) -> None:
         held, regions = session.held, session.regions
@@ -290,10 +282,10 @@ class Applier:
             snapshots = regions.snapshots
             await self._maybe_elsewhere(lambda: held.move(snapshots))
 
-    def _log_reset(self, session: Session, moment: str) -> None:
+    def _log_reset(self, session: Session) -> None:
         if session.worker.commits:
             name, clock = session.worker.name, self._central.clock
-            line = f"worker {name} continues at clock {clock}, with {moment}"
+            line = f"worker {name} continues at clock {clock}, with a moment of 0"
             self._peer_log.log("joined-again", name, line, worker=name, clock=clock)
 
     async def read_snapshot(self, request: SnapshotRequest) -> None:
@@ -342,20 +334,15 @@ class Applier:
     async def cut(self, request: CutRequest) -> None:
         """Describe the state, copy what the rule keeps, and open a reader of the parameters.
 
-        Moments are copied at their worker's next commit, until `end_cut`. With a compact rule commits wait until the
-        checkpoint is written.
+        With a compact rule commits wait until the checkpoint is written.
         """
         rule = await self._copy_rule()
         if self._rule.is_compact:
             await self._hold_commits(request, rule)
             return
-        if request.with_moments:
-            rule = rule._replace(moments=self.moments())
         reader = await self._open_shared(request.call)
         reader.progressed_at = math.inf  # waits for the disk
-        if request.resolve((request.describe(), reader, rule)):
-            self._cut_moments = rule.moments
-        else:
+        if not request.resolve((request.describe(), reader, rule)):
             reader.close()
 
     async def _hold_commits(self, request: CutRequest, rule: KeptRule) -> None:
@@ -366,15 +353,6 @@ class Applier:
             await request.written.wait()
         else:
             reader.close()
-
-    def end_cut(self) -> None:
-        """End the copying."""
-        self._cut_moments = {}
-
-    def moments(self) -> dict[str, Vectors]:
-        """Workers' kept vectors."""
-        live = {one.worker.name: one.held.moments for one in self._sessions.live() if one.held is not None}
-        return self._sessions.moments.with_live(live)
 
     async def _open_shared(self, call: Call | None) -> Reader:
         reader = self.shared.open(call, self._central.version)

@@ -32,8 +32,8 @@ class Journal:
     async def wait_unread(self, snapshot: Snapshot) -> None:
         """Wait until nothing reads this snapshot."""
 
-    async def begin(self, snapshot: Snapshot, worker: str) -> None:
-        """Expect `committed`, which changes this snapshot and worker's moments; waits as `wait_unread`."""
+    async def begin(self, snapshot: Snapshot) -> None:
+        """Expect `committed`, which changes this snapshot; waits as `wait_unread`."""
 
     async def committed(
         self,

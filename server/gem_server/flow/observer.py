@@ -4,7 +4,6 @@ from gem_core import Statistics
 from gem_server.flow.requests import CommitRequest
 from gem_server.state.buffers import Buffers
 from gem_server.state.central_variable import CentralVariable
-from gem_server.state.moments import Vectors
 from gem_server.state.sessions import Session
 from gem_server.version import Version
 
@@ -26,11 +25,8 @@ class CommitObserver:
     ) -> None:
         """A commit was applied; its buffer may be read until this returns. `buffers`: those of the new version."""
 
-    async def pulled(self, session: Session, is_first: bool, moments: Vectors | None) -> None:
-        """A session's snapshot was refreshed; `is_first`: its moment was reset, or restored.
-
-        `moments` may be read until this returns.
-        """
+    async def pulled(self, session: Session, is_first: bool) -> None:
+        """A session's snapshot was refreshed; `is_first`: its moment was reset."""
 
     def pulled_without_session(self, version: Version) -> None:
         """Theta, of this version, is read without a session."""

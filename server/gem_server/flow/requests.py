@@ -203,7 +203,6 @@ class CutRequest(Request[tuple[dict[str, Any], Reader, KeptRule]]):
     session: None
     call: Call
     describe: Callable[[], dict[str, Any]]
-    with_moments: bool
     written: asyncio.Event = field(default_factory=asyncio.Event, kw_only=True)
 
     async def _execute(self, applier: "Applier") -> None:

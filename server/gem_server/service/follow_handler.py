@@ -62,8 +62,8 @@ class FollowHandler:
             raise RefusedError(
                 Reason.MALFORMED,
                 f"this shard differs from the primary in {_difference(hello.rule, self._rule)}: give both the same "
-                "--rule, its settings, --state-type, --staging-buffers, --keep-moments and --durability, and "
-                "--data-dir to all shards or none",
+                "--rule, its settings, --state-type, --staging-buffers and --durability, and --data-dir to all shards "
+                "or none",
             )
         host = address_of(context).rpartition(":")[0]
         if hello.address.startswith(":") and host.strip("[]") not in ("127.0.0.1", "::1"):

@@ -74,10 +74,9 @@ def _put_operation(operation: Operation, message: shards_pb2.Operation) -> None:
         case CommitOrdered(session_id, commit_id, clock, eta):
             ordered = message.commit_ordered
             ordered.session_id, ordered.commit_id, ordered.clock, ordered.eta = session_id, commit_id, clock, eta
-        case PullOrdered(session_id, clock, restores_moment):
+        case PullOrdered(session_id, clock):
             message.pull_ordered.session_id = session_id
             message.pull_ordered.clock = clock
-            message.pull_ordered.restores_moment = restores_moment
         case Forgotten(session_id):
             message.worker_forgotten.session_id = session_id
         case ParametersExpected(session_id, attempt):
@@ -257,7 +256,7 @@ _OPERATIONS: dict[str, Callable[[Any], Operation]] = {
     "commit_expected": lambda one: CommitExpected(one.session_id, one.commit_id, one.attempt),
     "commit_refused": _refused_from,
     "commit_ordered": lambda one: CommitOrdered(one.session_id, one.commit_id, one.clock, one.eta),
-    "pull_ordered": lambda one: PullOrdered(one.session_id, one.clock, one.restores_moment),
+    "pull_ordered": lambda one: PullOrdered(one.session_id, one.clock),
     "worker_forgotten": lambda one: Forgotten(one.session_id),
     "parameters_expected": lambda one: ParametersExpected(one.session_id, one.attempt),
     "parameters_ordered": lambda one: ParametersOrdered(one.session_id),

@@ -71,7 +71,6 @@ class Observed:
     telemetry: Telemetry
     checkpointer: Checkpointer | None
     durability: str
-    keep_moments: bool
     run_settings: run_pb2.RunSettings
     run_seconds: Callable[[], float]
     uptime: Callable[[], float]
@@ -227,7 +226,7 @@ class Status:
     def _checkpoint(self, now: float) -> status_pb2.CheckpointStatus:
         writer = self._observed.checkpointer
         observed = self._observed
-        status = status_pb2.CheckpointStatus(durability=observed.durability, keep_moments=observed.keep_moments)
+        status = status_pb2.CheckpointStatus(durability=observed.durability)
         if writer is None:
             return status
         if writer.newest is not None:

@@ -63,11 +63,10 @@ class CommitOrdered:
 
 @dataclass(frozen=True, slots=True)
 class PullOrdered:
-    """Refresh a session's snapshot, at `clock`; `restores_moment`: with the one kept over a restart."""
+    """Refresh a session's snapshot, at `clock`."""
 
     session_id: bytes
     clock: int
-    restores_moment: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,6 @@ from gem_server.shards.operations import (
 from gem_server.shards.whole import WholeStatistics
 from gem_server.state.buffers import Buffers
 from gem_server.state.central_variable import CentralVariable
-from gem_server.state.moments import Vectors
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.workers import WorkerState
 from gem_server.version import Version
@@ -372,10 +371,10 @@ class PrimaryOrder(CommitOrder, CommitObserver):
             self._send(Ended(session.session_id, session.ended))
 
     @override
-    async def pulled(self, session: Session, is_first: bool, moments: Vectors | None) -> None:
+    async def pulled(self, session: Session, is_first: bool) -> None:
         if session.held is None:
             raise AssertionError("a pull without a snapshot")
-        self._send(PullOrdered(session.session_id, session.held.newest.version.clock, moments is not None))
+        self._send(PullOrdered(session.session_id, session.held.newest.version.clock))
 
     @override
     def pulled_without_session(self, version: Version) -> None:

@@ -373,8 +373,6 @@ class SecondaryOrder(CommitOrder, CommitObserver):
             return  # refused here
         if pull.clock != self._central.clock:
             raise OutOfOrderError(f"this shard is at clock {self._central.clock}, and the primary pulled {pull.clock}")
-        if session.held is None and not pull.restores_moment:
-            self._sessions.moments.claim(session.worker.name)  # at the primary it came too late
         await self._applier.refresh(session)
         await self._applier.hold_theta(session)
 

@@ -1,7 +1,5 @@
 """What a rule keeps of the run over restarts."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +7,6 @@ from numpy.typing import NDArray
 
 from gem_core import UpdateRule
 from gem_core.aligned import aligned_copy
-from gem_server.state.moments import Vectors
 
 
 class KeptRule(NamedTuple):
@@ -17,7 +14,6 @@ class KeptRule(NamedTuple):
 
     record: dict[str, Any]
     vectors: tuple[NDArray[np.float32], ...] = ()
-    moments: Mapping[str, Vectors] = MappingProxyType({})
 
 
 def rule_record(rule: UpdateRule) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Memory budget. Allocates nothing.
 
 total = central variable + staging buffers + 2 shared snapshots + the rule's run vectors + worker vectors
-        + distinct layouts + restored moments
+        + distinct layouts
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from gem_core import Layout
 from gem_core.buffers import DEFAULT_BUFFERS, default_buffers
 from gem_server.errors import Reason, RefusedError
-from gem_server.state.moments import Moments
 
 FLOAT32_BYTES = 4
 SHARED_SNAPSHOTS = 2
@@ -37,10 +36,8 @@ class MemoryBudget:
     vectors_per_worker: int
     vectors_per_run: int = 0
     more_buffers: int = 0
-    moments: Moments = field(default_factory=lambda: Moments(0))
     state_bytes: int = FLOAT32_BYTES
     _workers: dict[bytes, int] = field(default_factory=dict)
-    _names: dict[bytes, str] = field(default_factory=dict)
     _models: dict[bytes, int] = field(default_factory=dict)
     _layouts: dict[bytes, Layout] = field(default_factory=dict)
     _bound: int | None = None
@@ -61,7 +58,7 @@ class MemoryBudget:
     def reserved(self) -> int:
         """Bytes promised."""
         model = self._bound if self._bound is not None else max(self._models.values(), default=0)
-        return model + sum(self._workers.values()) + _bytes_of(self._layouts.values()) + self._waiting()
+        return model + sum(self._workers.values()) + _bytes_of(self._layouts.values())
 
     def bind(self, layout: Layout) -> None:
         """Set the run's layout."""
@@ -73,7 +70,6 @@ class MemoryBudget:
         session_id: bytes,
         layout: Layout,
         *,
-        worker_name: str,
         overlap: bool = False,
         takes_differences: bool = False,
         instead_of: bytes | None = None,
@@ -84,7 +80,7 @@ class MemoryBudget:
         going = (session_id, instead_of)
         others = sum(cost for other, cost in self._workers.items() if other not in going)
         layouts = _bytes_of([layout, *(one for other, one in self._layouts.items() if other not in going)])
-        shared = max(model, max(self._models.values(), default=0)) + layouts + self._waiting(worker_name)
+        shared = max(model, max(self._models.values(), default=0)) + layouts
         needed = shared + worker + others
         if needed > self.limit:
             fits_alone = model + worker + layout.object_bytes <= self.limit
@@ -102,7 +98,6 @@ class MemoryBudget:
                 metadata={"needed_bytes": str(needed), "limit_bytes": str(self.limit), "worker_bytes": str(worker)},
             )
         self._workers[session_id] = worker
-        self._names[session_id] = worker_name
         self._layouts[session_id] = layout
         if self._bound is None:
             self._models[session_id] = model
@@ -110,13 +105,8 @@ class MemoryBudget:
     def release(self, session_id: bytes) -> None:
         """Release a session's reservation."""
         self._workers.pop(session_id, None)
-        self._names.pop(session_id, None)
         self._models.pop(session_id, None)
         self._layouts.pop(session_id, None)
-
-    def _waiting(self, *joining: str) -> int:
-        """Restored moments of workers not joined."""
-        return self.moments.waiting_bytes({*joining, *self._names.values()})
 
 
 def _buffers_bytes(layout: Layout) -> int:

@@ -15,7 +15,6 @@ from gem_server.shared_memory.regions import SessionRegions
 from gem_server.state.fairness import FairnessWindow
 from gem_server.state.ledger import Entry, Ledger
 from gem_server.state.memory import MemoryBudget
-from gem_server.state.moments import Moments
 from gem_server.state.places import UNKNOWN_ORIGIN, Origin, session_to_end
 from gem_server.state.run import Run, RunState
 from gem_server.state.worker_copy import WorkerCopy
@@ -152,7 +151,6 @@ class Sessions:
     timeout: float
     bound_layout: Callable[[], Layout | None]
     fairness: FairnessWindow = field(default_factory=FairnessWindow)
-    moments: Moments = field(default_factory=lambda: Moments(0))
     on_join: list[Callable[[Session], None]] = field(default_factory=list)
     on_end: list[Callable[[Session], None]] = field(default_factory=list)
     on_displaced: list[Callable[[Session], None]] = field(default_factory=list)
@@ -226,7 +224,6 @@ class Sessions:
         self.memory.promise(
             join_info.session_id,
             join_info.layout,
-            worker_name=join_info.worker_name,
             overlap=join_info.overlap,
             takes_differences=join_info.takes_differences,
             instead_of=leaving.session_id if leaving else None,
@@ -318,7 +315,6 @@ class Sessions:
         elif now >= self._restored_until:
             self._restored_until = math.inf
             live = {session.worker.name for session in self._live.values()}
-            self.moments.keep_only(live)
             for worker in self.workers.by_rank():
                 if worker.name not in live:
                     self.run.count(worker, takes_part=False)

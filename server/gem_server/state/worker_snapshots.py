@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_core import RuleState, Statistics, UpdateRule
-from gem_core.aligned import aligned_copy
 from gem_server.state.buffers import NO_BUFFERS, Buffers
 from gem_server.state.central_variable import CentralVariable, Published, Snapshot
-from gem_server.state.moments import Vectors
 from gem_server.version import Version
 
 # Inspects theta, state, delta, staleness and eta; read-only.
@@ -24,7 +22,7 @@ class WorkerSnapshots:
     """A session's snapshots: `count` is 1; or 2 with overlap, when a gradient may be of the previous one.
 
     Writes go to `next`, the oldest. With overlap, the newest may be streaming and must not change. `commit`,
-    `copy_moments`, `move` and `refresh` may run on any thread.
+    `move` and `refresh` may run on any thread.
     """
 
     __slots__ = ("_snapshots", "_state")
@@ -38,15 +36,6 @@ class WorkerSnapshots:
     def newest(self) -> Snapshot:
         """Of the last pull or reply."""
         return self._snapshots[-1]
-
-    @property
-    def moments(self) -> Vectors:
-        """The rule's vectors."""
-        return self._state.vectors
-
-    def copy_moments(self) -> None:
-        """Continue with copies."""
-        self._state.vectors = tuple(map(aligned_copy, self._state.vectors))
 
     @property
     def next(self) -> Snapshot:

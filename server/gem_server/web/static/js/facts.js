@@ -102,7 +102,7 @@ export function showFacts(run) {
     ["Version", version.clock ? `clock ${count(version.clock)}` : "no parameters yet", "The clock counts applied commits; each makes a version."],
     ["Model", status.parameter_count ? `${count(status.parameter_count)} parameters in ${count(status.tensor_count)} ${status.tensor_count === 1 ? "tensor" : "tensors"}` : "not known yet", "What the first worker brought."],
     ["Order", `${word(settings.order, "SERVING_ORDER_")}, from ${settings.min_workers} ${settings.min_workers === 1 ? "worker" : "workers"} on`, "In which order commits are served, and how many workers it begins with."],
-    ["Durability", checkpoint.durability + (checkpoint.keep_moments ? ", with moments" : ""), "What a crash may cost: commit: nothing acknowledged; interval: what came after the checkpoint; none: all."],
+    ["Durability", checkpoint.durability, "What a crash may cost: commit: nothing acknowledged; interval: what came after the checkpoint; none: all."],
     ["Checkpoint", checkpoint.path ? `${checkpoint.path.split("/").pop()}, ${duration(checkpoint.seconds_ago)} ago` : "none yet", "The newest that was written, and when."],
     ["Best evaluation", evaluation(status.best_evaluation), "Accuracy on held-out samples, and the version that had it."],
     ["Applied", applied(status), "Commits, and in how much time of training."],
