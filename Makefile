@@ -85,59 +85,59 @@ vendor:
 
 # gemps beside its peers and the limits of the machine: ten minutes, or what ARGS asks for (docs/benchmarks.md).
 bench: $(INSTALLED) $(PEERS)/.installed
-	GEMPS_BENCH_PEERS=$(PEERS) $(BIN)/python benchmarks/bench.py $(ARGS)
+	$(BIN)/python -m benchmarks.bench $(ARGS)
 
 # Commits a second of this checkout and of another revision, in turn: make bench-against REV=HEAD~1 (docs/benchmarks.md).
 bench-against: $(INSTALLED)
-	$(BIN)/python benchmarks/against.py --revision $(or $(REV),$(error name the other revision: make $@ REV=HEAD~1)) $(ARGS)
+	$(BIN)/python -m benchmarks.against --revision $(or $(REV),$(error name the other revision: make $@ REV=HEAD~1)) $(ARGS)
 
 # The least processor time a commit could take, part by part, beside gemps and its peers: ten minutes (docs/benchmarks.md).
 bench-floor: $(INSTALLED) $(PEERS)/.installed
-	GEMPS_BENCH_PEERS=$(PEERS) $(BIN)/python benchmarks/floor.py $(ARGS)
+	$(BIN)/python -m benchmarks.floor $(ARGS)
 
 # The README's picture, from the last `make bench`.
 bench-picture: $(INSTALLED)
-	$(BIN)/python benchmarks/bench_picture.py $(ARGS)
+	$(BIN)/python -m benchmarks.bench_picture $(ARGS)
 
 # What --overlap brings in time a step, and what it costs in learning: a quarter of an hour (docs/benchmarks.md).
 bench-overlap: $(INSTALLED)
-	$(BIN)/python benchmarks/overlap.py $(ARGS)
+	$(BIN)/python -m benchmarks.overlap $(ARGS)
 
 # What --durability, --record and TLS cost, on the disk of the folder for temporary files (ARGS="--directory FOLDER": another).
 bench-durability: $(INSTALLED)
-	$(BIN)/python benchmarks/durability.py $(ARGS)
+	$(BIN)/python -m benchmarks.durability $(ARGS)
 
 # Simulated commits/s against those of real workers behind a slow link, as root: six minutes (docs/simulation.md).
 bench-simulated: $(INSTALLED)
-	$(BIN)/python benchmarks/simulated_rate.py $(ARGS)
+	$(BIN)/python -m benchmarks.simulated_rate $(ARGS)
 
 # Commits/s of several shards against one server; the second part limits each server to a share of a core, as root.
 bench-shards: $(INSTALLED)
-	$(BIN)/python benchmarks/shards.py $(ARGS)
+	$(BIN)/python -m benchmarks.shards $(ARGS)
 
 # A model of 1 000 million parameters on four servers within 24 GB; 25 GB of disk; as root.
 bench-large: $(INSTALLED)
-	$(BIN)/python benchmarks/large_model.py $(ARGS)
+	$(BIN)/python -m benchmarks.large_model $(ARGS)
 
 # Seconds until a model is good, beside DDP, in five worlds, as root: hours (docs/time-to-loss.md).
 bench-time: $(INSTALLED) $(PEERS)/.installed
-	GEMPS_BENCH_PEERS=$(PEERS) PYTHONPATH=benchmarks $(BIN)/python -m time_to_loss $(ARGS)
+	$(BIN)/python -m benchmarks.time_to_loss $(ARGS)
 
 # Share of the failure-free commits that is kept when workers and server fail, beside DDP, as root: an hour.
 goodput: $(INSTALLED)
-	PYTHONPATH=benchmarks $(BIN)/python -m time_to_loss.goodput $(ARGS)
+	$(BIN)/python -m benchmarks.time_to_loss.goodput $(ARGS)
 
 # What --telemetry costs in processor time a commit, with 32 workers: two minutes.
 bench-telemetry: $(INSTALLED)
-	$(BIN)/python benchmarks/telemetry.py $(ARGS)
+	$(BIN)/python -m benchmarks.telemetry $(ARGS)
 
 # GEM against DOWNPOUR with 32 workers, in both serving orders.
 compare: $(INSTALLED)
-	$(BIN)/python benchmarks/compare_rules.py $(ARGS)
+	$(BIN)/python -m benchmarks.compare_rules $(ARGS)
 
 # 32 workers by hand under one shared budget of 200 000 commits: fairness, exit codes, the server's memory.
 soak: $(INSTALLED)
-	$(BIN)/python benchmarks/many_workers.py $(ARGS)
+	$(BIN)/python -m benchmarks.many_workers $(ARGS)
 
 # The paper's figures, with verdicts: a quarter of an hour on two slow cores (without --quick: hours), and docs/reproduction.md.
 reproduce: $(INSTALLED)

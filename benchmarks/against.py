@@ -1,4 +1,4 @@
-"""Commits a second of this checkout against another revision's, in alternating rounds (`make bench-against REV=...`).
+"""Commits a second of this checkout against another revision's, in alternating rounds.
 
 Each round starts a server and its workers of each revision, for every case. They run in turn for a quarter of a second,
 while the other revision's processes are stopped, so that both see the same load of the machine. Workers commit prepared
@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from harness.processes import processor_seconds
 from rich.console import Console
 from rich.table import Table
-from served import serve
+
+from benchmarks.harness.processes import processor_seconds
+from benchmarks.served import serve
 
 ROOT = Path(__file__).resolve().parent.parent
 WARM_UP_SECONDS, SLICE_SECONDS = 1.0, 0.25

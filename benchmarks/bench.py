@@ -11,12 +11,13 @@ import signal
 import sys
 from pathlib import Path
 
-from harness import plan, report, surroundings
-from harness.environments import REPOSITORY
-from harness.results import About, Results
-from harness.rounds import run_all
-from peers import CONTENDERS, USUAL
 from rich.console import Console
+
+from benchmarks.harness import plan, report, surroundings
+from benchmarks.harness.environments import REPOSITORY
+from benchmarks.harness.results import About, Results
+from benchmarks.harness.rounds import run_all
+from benchmarks.peers import CONTENDERS, USUAL
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """The README's picture of the benchmark, from the JSON of `make bench`: bars against peers, and curves over workers.
 
-    python benchmarks/bench_picture.py runs/bench.json docs/images/benchmark.png
+    python -m benchmarks.bench_picture runs/bench.json docs/images/benchmark.png
 
 Two files with the same content: one for light pages and, beside it, NAME-dark for dark ones.
 """
@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.environments import REPOSITORY
-from harness.plan import CURVE_PARAMETERS, CURVES
-from harness.results import Results, Spread, rate
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
-from peers.interface import Case
-from picture_theme import DARK, LIGHT, Theme, clean, write
+
+from benchmarks.harness.environments import REPOSITORY
+from benchmarks.harness.plan import CURVE_PARAMETERS, CURVES
+from benchmarks.harness.results import Results, Spread, rate
+from benchmarks.peers.interface import Case
+from benchmarks.picture_theme import DARK, LIGHT, Theme, clean, write
 
 MARKERS = ("o", "s", "^", "v", "D", "P")
 LINES = ("-", "--", "-", "--", "-.", ":")

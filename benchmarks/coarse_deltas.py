@@ -1,4 +1,4 @@
-"""What int4 and sparse cost, as `--delta-wire` and `--parameter-wire`: `python benchmarks/coarse_deltas.py`.
+"""What int4 and sparse cost, as `--delta-wire` and `--parameter-wire`: `python -m benchmarks.coarse_deltas`.
 
 - loss: digits and text, 4 workers, three seeds, equally many steps, round-robin, so that the runs of a seed differ by
   the wire type alone; final held-out loss, and its ratio to float32's. Goal: at most 1.02, mean of the seeds.
@@ -22,9 +22,10 @@ from typing import Any
 import torch
 from gem_worker import ParameterServer
 from gem_worker.settings import WireName
-from harness.processes import processor_seconds
-from served import serve
 from torch import nn
+
+from benchmarks.harness.processes import processor_seconds
+from benchmarks.served import serve
 
 Pair = tuple[WireName, WireName]
 PLAIN: Pair = ("float32", "float32")

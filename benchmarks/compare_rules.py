@@ -1,4 +1,4 @@
-"""GEM against DOWNPOUR with many workers, in both serving orders, and one GEM worker at equal samples (`make compare`).
+"""GEM against DOWNPOUR with many workers, in both serving orders, and one GEM worker at equal samples.
 
 Five runs of the real command and one table. Under round-robin order every worker's delta is as stale as there are
 other workers, which is where DOWNPOUR breaks down; in FIFO order the result depends on arrival. Exits with 1 when,

@@ -1,6 +1,6 @@
 """What a worker's directions cost, against the gradient, and against matrix products as large as theirs.
 
-    python benchmarks/directions.py [--batch-size 32] [--threads 1] [--device cpu] [--rounds 11]
+    python -m benchmarks.directions [--batch-size 32] [--threads 1] [--device cpu] [--rounds 11]
 
 The model is a transformer of 4.2 million parameters on samples of 64 bytes; other batches and models have other ratios
 to the gradient. Everybody takes turns; a ratio is the median of the rounds' ratios. The product is one of square

@@ -1,4 +1,4 @@
-"""What it costs to keep what happens: commits a second in each way, in turn, several times (`make bench-durability`).
+"""What it costs to keep what happens: commits a second in each way, in turn, several times.
 
 `interval` writes a checkpoint every second, which is far more often than the default; what its longest round trip has
 above that of `none` is how long a checkpoint holds commits up. The disk is that of --directory. Compare figures of one
@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from round_trips import measure
+
+from benchmarks.round_trips import measure
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""The least processor time that a commit of gemps could take, beside what it and its peers take (`make bench-floor`).
+"""The least processor time that a commit of gemps could take, beside what it and its peers take.
 
 With more workers than cores processor time decides, so how many times as fast as a peer gemps can be has a limit.
 `peers/floor.py` does what a commit of gemps cannot do without, and nothing else, timed part by part, as one more
@@ -13,14 +13,15 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from harness import plan, surroundings, targets
-from harness.environments import REPOSITORY
-from harness.results import About, Results, Spread, rate, server_cpu, workers_cpu
-from harness.rounds import run_all
-from harness.run import Run
-from peers import CONTENDERS
-from peers.interface import Case
 from rich.console import Console
+
+from benchmarks.harness import plan, surroundings, targets
+from benchmarks.harness.environments import REPOSITORY
+from benchmarks.harness.results import About, Results, Spread, rate, server_cpu, workers_cpu
+from benchmarks.harness.rounds import run_all
+from benchmarks.harness.run import Run
+from benchmarks.peers import CONTENDERS
+from benchmarks.peers.interface import Case
 
 WAYS = ("float32", "bfloat16", "int8", "shared-memory")
 PEERS = ("grpc-echo-cpp", "torch-rpc-tcp", "torch-rpc-shared-memory", "ray-actor", "torch-gloo-paper")
@@ -112,7 +113,7 @@ def main() -> None:
         try:
             results = Results.load(arguments.output)
         except (OSError, ValueError) as error:
-            sys.exit(f"{error}: run `make bench-floor` first, or name its file with --output")
+            sys.exit(f"{error}: run `python -m benchmarks.floor` first, or name its file with --output")
         cases = results.cases()
     else:
         results, cases = _measure(case, arguments), [case]

@@ -1,6 +1,6 @@
 """How fast the update rules' kernels are, against a memory copy of as many bytes, in one run on one machine.
 
-    python benchmarks/kernel.py [--parameters 2048 262144 4194304 61100840] [--threads 0] [--rounds 15]
+    python -m benchmarks.kernel [--parameters 2048 262144 4194304 61100840] [--threads 0] [--rounds 15]
 
 A rule reads theta, s and delta and writes theta and s; gem also reads and writes m: 28 bytes a parameter together. A
 copy that moves as many (it reads half of them, and writes half) is made on as many threads as the kernel beside it: on

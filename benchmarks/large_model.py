@@ -1,4 +1,4 @@
-"""A model on four servers of one machine, within a limit of memory: `python benchmarks/large_model.py`; needs root.
+"""A model on four servers of one machine, within a limit of memory: `python -m benchmarks.large_model`; needs root.
 
 bfloat16 state, one staging buffer, int8 both ways. Two workers, each a process that computes nothing: its parameters
 and its delta are mapped files, which the kernel can write back; the servers' arrays are not. They train, with
@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 from gem_worker.client import Client, RunFinishedError, RunState
-from served import LOOPBACK, Place, serve_shards
 
+from benchmarks.served import LOOPBACK, Place, serve_shards
 from gem_core import ElementType, Layout, PayloadFormat, TensorKind, TensorSpec, WireType
 from gem_core.wire_kernels import encode
 
@@ -71,8 +71,8 @@ def run(millions: int, folder: Path, group: Path, commits: int) -> None:
         show(began, "the servers are ready")
         workers = []
         for number in range(WORKERS):
-            command = [*within, sys.executable, __file__, f"--millions={millions}", f"--folder={folder}"]
-            command += ["--work", servers[0].address, f"worker-{number}"]
+            command = [*within, sys.executable, "-m", "benchmarks.large_model", f"--millions={millions}"]
+            command += [f"--folder={folder}", "--work", servers[0].address, f"worker-{number}"]
             worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             workers.append(stack.enter_context(worker))
             stack.callback(worker.kill)  # the control group must be empty at the end

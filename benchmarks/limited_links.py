@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from served import Place
+from benchmarks.served import Place
 
 # Of a full Ethernet frame, which tbf counts, the share that is TCP's payload.
 GOODPUT = 1448 / 1514

@@ -1,4 +1,4 @@
-"""Many workers under one shared budget, by hand (`make soak`): one server, 32 `gemps work` processes, 200 000 commits.
+"""Many workers under one shared budget, by hand: one server, 32 `gemps work` processes, 200 000 commits.
 
 The first worker is started before the server. Shows, and fails with exit code 1 unless: everybody exits with 0, the
 budget is spent to the commit, Jain's index of the commits while all are live is at least 0.99, and the server's
@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from gem_worker.client import ClientError, Observer
-from served import free_port
+
+from benchmarks.served import free_port
 
 MIB = 1024 * 1024
 JAIN_AT_LEAST = 0.99

@@ -1,4 +1,4 @@
-"""What computing during the exchange brings and costs (`make bench-overlap`): time a step, and what is learned.
+"""What computing during the exchange brings and costs: time a step, and what is learned.
 
 Time: each worker process has two sessions with one server, one with overlap and one without, which work by turns, so
 that the ratios of a row are from one run and alternate. Learning: the task digits, the same number of steps with
@@ -9,9 +9,10 @@ import argparse
 import statistics
 from collections.abc import Callable, Sequence
 
-from overlap_runs import WAYS, Block, Case, Learned, digits, learn, measure
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.overlap_runs import WAYS, Block, Case, Learned, digits, learn, measure
 
 CASES = (
     Case("4.2 M, stream", 2048, 1, 16),

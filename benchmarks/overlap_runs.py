@@ -19,11 +19,12 @@ import torch
 from gem_worker import ClientSettings, ParameterServer
 from gem_worker.models import create_model
 from gem_worker.tasks import Task, create_task, training_batches
-from harness.processes import processor_seconds
 from safetensors.torch import load_file
-from served import serve
 from torch import nn
 from torch.nn import functional
+
+from benchmarks.harness.processes import processor_seconds
+from benchmarks.served import serve
 
 WAYS = (False, True)
 WARM_UP_STEPS = 3

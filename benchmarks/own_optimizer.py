@@ -1,7 +1,7 @@
 """A character transformer with AdamW: one process against 1, 4 and 8 workers with `ParameterServer(optimizer=...)`.
 
-    python benchmarks/own_optimizer.py [--seeds 0 1 2] [--jobs 1] [--quick] [--output FILE]
-    python benchmarks/own_optimizer.py --page docs/own-optimizer.md   # of docs/own-optimizer.json; runs nothing
+    python -m benchmarks.own_optimizer [--seeds 0 1 2] [--jobs 1] [--quick] [--output FILE]
+    python -m benchmarks.own_optimizer --page docs/own-optimizer.md   # of docs/own-optimizer.json; runs nothing
 
 Server and workers are processes on this machine. All runs have equally many samples, so each of n workers takes 1/n of
 the steps. A run that the output already has is not repeated.
@@ -28,9 +28,10 @@ from gem_worker.models.transformer import Transformer
 from gem_worker.text_corpus import VOCABULARY, TextCorpus, read_corpus
 from numpy.typing import NDArray
 from safetensors.torch import load_file
-from served import serve
 from torch import Tensor, nn
 from torch.nn import functional
+
+from benchmarks.served import serve
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 CONTEXT, BATCH, CLIP, DECAY = 64, 4, 1.0, 0.1
@@ -147,7 +148,7 @@ def work(case: Case, seed: int, batches: int, address: str, number: int) -> Span
 def measure(case: Case, seed: int, batches: int) -> dict[str, float]:
     """Run a case; return its figures. seconds: from the last worker's join to the end of the last one."""
     spawn = multiprocessing.get_context("forkserver")
-    spawn.set_forkserver_preload([Path(__file__).stem])
+    spawn.set_forkserver_preload(["benchmarks.own_optimizer"])
     with tempfile.TemporaryDirectory(prefix="gemps-own-") as name, spawn.Pool(case.workers, maxtasksperchild=1) as pool:
         if case.every == ALONE:
             loss, span = pool.apply(train_alone, (case, seed, batches))
@@ -194,7 +195,7 @@ def table(results: Mapping[str, Any]) -> str:
 
 
 PAGE = """\
-<!-- Written by benchmarks/own_optimizer.py --page from docs/own-optimizer.json. -->
+<!-- Written by `python -m benchmarks.own_optimizer --page` from docs/own-optimizer.json. -->
 # AdamW in the workers
 
 A character transformer of 137 thousand parameters (`pydoc_data.topics`, windows of {context} bytes, gradients clipped
@@ -210,7 +211,7 @@ In short: with 4 workers `averaged-rms` loses least against one process, AdamW i
 {table}
 
 ```sh show
-python benchmarks/own_optimizer.py --output runs/own-optimizer.json
+python -m benchmarks.own_optimizer --output runs/own-optimizer.json
 ```
 
 ## How rule and rates were chosen

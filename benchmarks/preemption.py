@@ -8,7 +8,7 @@ is lost is then the time in which a worker is absent, mostly for importing PyTor
 Fails with exit code 1 unless: the commits are at least 0.95 of those of the other run, all exit codes are 0, and the
 ledger has every commit that a worker got a reply to, once.
 
-    python benchmarks/preemption.py [--workers 8] [--seconds 300] [--every 20] [--grace 10]
+    python -m benchmarks.preemption [--workers 8] [--seconds 300] [--every 20] [--grace 10]
 """
 
 import argparse

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 from gem_worker.client import Client
-from served import serve
 
+from benchmarks.served import serve
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 
 

@@ -1,4 +1,4 @@
-"""Commits/s of several shards, as multiples of one server's (`make bench-shards`; all but the first part need root).
+"""Commits/s of several shards, as multiples of one server's (all but the first part need root).
 
 - one-machine: 2 shards of 61 million parameters, AlexNet's size; all processes share the cores.
 - core-each: every server has 12 % of a core (`limited_cores.py`), so that the workers' processor time is not the
@@ -24,11 +24,11 @@ from pathlib import Path
 
 import numpy as np
 from gem_worker.client import Client
-from harness.processes import processor_seconds
-from limited_cores import limited_core
-from limited_links import limited_links
-from served import LOOPBACK, serve_shards
 
+from benchmarks.harness.processes import processor_seconds
+from benchmarks.limited_cores import limited_core
+from benchmarks.limited_links import limited_links
+from benchmarks.served import LOOPBACK, serve_shards
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 
 # Of Linux's sched.h.

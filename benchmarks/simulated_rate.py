@@ -1,4 +1,4 @@
-"""Commits/s of `gemps simulate --network-rate` and of real workers behind links of that rate (`make bench-simulated`).
+"""Commits/s of `gemps simulate --network-rate` and of real workers behind links of that rate.
 
 Real servers and the client library's workers, one thread each, which sleep for the gradient times that the simulator
 draws. With shards, each worker commits to several servers at once, a part to each. Needs root, `ip` and `tc`. Fails
@@ -22,9 +22,9 @@ from gem_simulator import SimulationSettings, simulate
 from gem_simulator.durations import Durations
 from gem_worker.client import Client
 from gem_worker.wire_names import WIRE_TYPES
-from limited_links import GOODPUT, limited_links
-from served import serve
 
+from benchmarks.limited_links import GOODPUT, limited_links
+from benchmarks.served import serve
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 from gem_core.payload import PayloadFormat
 
@@ -87,7 +87,7 @@ def real(case: Case, parameters: int, workers: int, seconds: float) -> Rates:
             served = stack.enter_context(serve(folder, *flags, place=place))
             addresses.append(served.address)
         job = json.dumps([asdict(case), addresses, parameters, workers, seconds])
-        command = [*at_workers, sys.executable, __file__, "--job", job]
+        command = [*at_workers, sys.executable, "-m", "benchmarks.simulated_rate", "--job", job]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     return Rates(**json.loads(done.stdout))
 

@@ -1,4 +1,4 @@
-"""What `--state-type bfloat16` saves and costs: `python benchmarks/state_type.py`.
+"""What `--state-type bfloat16` saves and costs: `python -m benchmarks.state_type`.
 
 - memory: growth of a server's anonymous memory from 1 to 9 workers that have committed, over 8 and the parameters.
 - speed: commits/s of a server and four workers, threads of one process, over the lane; float32 deltas. Both servers
@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from gem_simulator import SimulationSettings, simulate
 from gem_worker.client import Client, Observer
-from served import serve
 
+from benchmarks.served import serve
 from gem_core import ElementType, Layout, TensorKind, TensorSpec, create_rule
 
 TYPES = ("float32", "bfloat16")

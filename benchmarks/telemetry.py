@@ -1,4 +1,4 @@
-"""What --telemetry costs: the server's processor time a commit with it, over that without (`make bench-telemetry`).
+"""What --telemetry costs: the server's processor time a commit with it, over that without.
 
 One server process serves all the time, and its telemetry is switched off and on in turn, because two processes that do
 the very same differ by more than what is to be measured (a tenth was seen: where things happen to lie in memory). With
@@ -18,7 +18,8 @@ from gem_server.server import Server
 from gem_server.settings import ServerSettings
 from gem_server.sweeping import leave_the_old_alone
 from gem_server.telemetry.telemetry import Telemetry
-from round_trips import commit_for
+
+from benchmarks.round_trips import commit_for
 
 GOAL = 1.02
 SLICES = 40  # of each way in a round, in turn: what else the machine does is then the same for both

@@ -1,17 +1,15 @@
 """What contenders need beside gemps' own environment: an interpreter with Ray and Flower, a program in C++."""
 
-import os
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 
-from peers.interface import Home
+from benchmarks.peers.interface import Home
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
-# `make bench` makes it, beside gemps' own packages: Flower asks for other versions of some of them. Contenders run in
-# folders of their own, where a relative path leads nowhere.
-PEERS = Path(os.environ.get("GEMPS_BENCH_PEERS", Path(sys.prefix) / "peers")).absolute()
+# `make bench` makes it, beside gemps' own packages: Flower asks for other versions of some of them.
+PEERS = Path(sys.prefix) / "peers"
 ECHO = REPOSITORY / "build" / "bench" / "grpc_echo"
 ECHO_SOURCE = REPOSITORY / "benchmarks" / "peers" / "grpc_echo.cc"
 

@@ -2,10 +2,11 @@
 
 Workers: from one process that has imported what they need, and forks. 32 workers that each import PyTorch would keep
 two cores busy for a minute before each run. This one does it once; it runs nothing else, so it has one thread when it
-forks. `python -m harness.nursery`: reads a JSON line for each process to start from standard input and answers with
-its process id.
+forks. `python -m benchmarks.harness.nursery` reads a JSON line for each process to start from standard input, and
+answers with its process id.
 
-Servers: by themselves, so that their memory is their own. `python -m harness.nursery ORDER`: the line as an argument.
+Servers start by themselves, so that their memory is their own: `python -m benchmarks.harness.nursery ORDER` takes the
+line as an argument.
 """
 
 import importlib
@@ -14,16 +15,14 @@ import os
 import signal
 import sys
 import traceback
-from pathlib import Path
 from typing import Any
 
 
 def become(order: dict[str, Any]) -> None:
     """The life of a process of a contender."""
-    from peers import CONTENDERS
-    from peers.interface import Case
-
-    from harness.desk import ProcessDesk
+    from benchmarks.harness.desk import ProcessDesk
+    from benchmarks.peers import CONTENDERS
+    from benchmarks.peers.interface import Case
 
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -40,7 +39,7 @@ def become(order: dict[str, Any]) -> None:
         else:
             contender.work(case, order["address"], order["rank"], desk)
             if contender.updates:
-                from peers.model import check_fresh
+                from benchmarks.peers.model import check_fresh
 
                 check_fresh()
         desk.say_ended()
@@ -73,5 +72,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     main()

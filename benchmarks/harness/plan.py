@@ -7,7 +7,8 @@ from pathlib import Path
 
 import psutil
 from gem_server.process_memory import group_limits
-from peers.interface import MB, Case, Contender
+
+from benchmarks.peers.interface import MB, Case, Contender
 
 PARAMETERS = (2_048, 262_144, 4_194_304, 61_100_840)  # the last is AlexNet
 WORKERS = (1, 4, 16, 32)

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from peers.interface import Case
 from rich.console import Console
 from rich.table import Table
 
-from harness import results as of
-from harness import targets
-from harness.results import Results
-from harness.run import Run
+from benchmarks.harness import results as of
+from benchmarks.harness import targets
+from benchmarks.harness.results import Results
+from benchmarks.harness.run import Run
+from benchmarks.peers.interface import Case
 
 WIDTH = 160
 HEADINGS = (

@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peers.interface import Case, Contender
-
-from harness.plan import Skipped
-from harness.run import Run
+from benchmarks.harness.plan import Skipped
+from benchmarks.harness.run import Run
+from benchmarks.peers.interface import Case, Contender
 
 FORMAT = 1
 

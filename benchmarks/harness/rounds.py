@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from harness import plan
-from harness.results import Results, rate
-from harness.run import Nurseries, run_once
+from benchmarks.harness import plan
+from benchmarks.harness.results import Results, rate
+from benchmarks.harness.run import Nurseries, run_once
 
 
 def run_all(made: plan.Plan, results: Results, output: Path, console: Console) -> None:

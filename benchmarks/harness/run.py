@@ -12,17 +12,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peers.interface import Case, Contender, Home
-
-from harness import processes
-from harness.desk import Line
-from harness.environments import interpreter
+from benchmarks.harness import processes
+from benchmarks.harness.desk import Line
+from benchmarks.harness.environments import REPOSITORY, interpreter
+from benchmarks.peers.interface import Case, Contender, Home
 
 # Between the harness' word and the common start: enough for every process to hear it.
 HEAD_START = 0.3
 SETUP_SECONDS = 300.0  # to start, join and warm up: 32 workers of the slowest take minutes at the largest size
 STEP_SECONDS = 300.0  # for the last step to end
-BENCHMARKS = Path(__file__).resolve().parent.parent
 
 
 class RunFailedError(Exception):
@@ -85,12 +83,12 @@ class Nurseries:
         nursery = self._started.get(home)
         if nursery is None or nursery.poll() is not None:
             nursery = self._started[home] = subprocess.Popen(
-                [str(interpreter(home)), "-m", "harness.nursery"],
+                [str(interpreter(home)), "-m", "benchmarks.harness.nursery"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
                 env=_environment(),
-                cwd=BENCHMARKS,
+                cwd=REPOSITORY,
             )
         assert nursery.stdin is not None
         assert nursery.stdout is not None
@@ -206,7 +204,7 @@ class _Runner:
         command = self._contender.command(self._case, self._folder)
         if command is None:
             order = json.dumps(self._order("server", 0, ""))
-            server = self._start([str(interpreter(self._contender.home)), "-m", "harness.nursery", order])
+            server = self._start([str(interpreter(self._contender.home)), "-m", "benchmarks.harness.nursery", order])
             (line,) = self._meet(1)
             address = str(self._expect(line, "ready", SETUP_SECONDS)["ready"])
             return address, (server.pid if address else None), line
@@ -327,7 +325,7 @@ def _environment() -> dict[str, str]:
     """What processes of a run find in their environment: defaults, and nothing leaves the machine."""
     # Settings of gemps that somebody keeps in the environment would change what is measured.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GEMPS_")}
-    folders = [str(BENCHMARKS), *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)]
+    folders = [str(REPOSITORY), *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)]
     return inherited | {
         "PYTHONPATH": os.pathsep.join(folders),
         "OPENBLAS_NUM_THREADS": "1",  # nobody multiplies matrices here, and the nursery must not have threads

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from harness.environments import PEERS, REPOSITORY
+from benchmarks.harness.environments import PEERS, REPOSITORY
 
 OURS = ("gemps", "torch", "numpy", "numba", "grpcio", "protobuf")
 PEERS_PACKAGES = ("ray", "flwr", "grpcio")

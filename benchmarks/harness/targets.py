@@ -6,10 +6,10 @@ from typing import Literal
 
 from gem_server.settings import ServerSettings
 from gem_server.state.memory import MemoryBudget
-from peers.interface import Case
 
+from benchmarks.harness.results import Results, Spread, jain, server_memory
+from benchmarks.peers.interface import Case
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
-from harness.results import Results, Spread, jain, server_memory
 
 SMALL, MIDDLE, LARGE = Case(2_048, 4), Case(4_194_304, 4), Case(61_100_840, 4)
 MANY = 32

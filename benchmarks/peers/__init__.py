@@ -1,14 +1,14 @@
 """Everybody who is measured: gemps, its peers, and the limits of the machine. One small file each."""
 
-from peers.floor import FLOOR_WIRE_TYPES, Floor, SharedFloor
-from peers.flower_transfer import FlowerTransfer
-from peers.gemps import WIRE_TYPES, Gemps, GempsSharedMemory
-from peers.gloo_paper import GlooPaper
-from peers.grpc_echo import CppEcho, CppServerEcho, PythonEcho
-from peers.interface import Contender
-from peers.limits import MemoryCopy, PlainTcp
-from peers.ray_actor import RayActor
-from peers.torch_rpc import TorchRpc
+from benchmarks.peers.floor import FLOOR_WIRE_TYPES, Floor, SharedFloor
+from benchmarks.peers.flower_transfer import FlowerTransfer
+from benchmarks.peers.gemps import WIRE_TYPES, Gemps, GempsSharedMemory
+from benchmarks.peers.gloo_paper import GlooPaper
+from benchmarks.peers.grpc_echo import CppEcho, CppServerEcho, PythonEcho
+from benchmarks.peers.interface import Contender
+from benchmarks.peers.limits import MemoryCopy, PlainTcp
+from benchmarks.peers.ray_actor import RayActor
+from benchmarks.peers.torch_rpc import TorchRpc
 
 _ALL: tuple[Contender, ...] = (
     *(Gemps(wire, wire) for wire in WIRE_TYPES),

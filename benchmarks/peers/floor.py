@@ -25,9 +25,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
-from peers.gemps import layout_of, wire_type_of
-from peers.interface import ETA, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Kind
-from peers.limits import receive, tune
+from benchmarks.peers.gemps import layout_of, wire_type_of
+from benchmarks.peers.interface import ETA, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Kind
+from benchmarks.peers.limits import receive, tune
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,8 +97,8 @@ class Floor(Contender):
 
     def work(self, case: Case, address: str, rank: int, desk: Desk) -> None:
         """Send all, receive all, decode."""
+        from benchmarks.peers.model import Model
         from gem_core.wire_kernels import COMPILED
-        from peers.model import Model
 
         model = Model(case.parameters, rank)
         gradient, parameters = model.gradient.numpy(), model.parameters.numpy()
@@ -164,7 +164,7 @@ class SharedFloor(Floor):
         """Say that there is a delta, hear that there are parameters, copy them."""
         import numpy as np
 
-        from peers.model import Model
+        from benchmarks.peers.model import Model
 
         model = Model(case.parameters, rank)
         parameters = model.parameters.numpy()

@@ -13,7 +13,7 @@ import time
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
-from peers.interface import LARGEST_KEPT, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Home
+from benchmarks.peers.interface import LARGEST_KEPT, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Home
 
 MESSAGE_LIMIT = 2**31 - 1  # the most that gRPC takes
 
@@ -30,7 +30,7 @@ class FlowerTransfer(Contender):
 
     def unavailable(self) -> str | None:
         """It is no dependency of gemps'."""
-        from harness.environments import has_peer
+        from benchmarks.harness.environments import has_peer
 
         return None if has_peer("flwr") else "Flower is not installed: make bench installs it where a package index is"
 
@@ -90,9 +90,9 @@ class FlowerTransfer(Contender):
         import numpy as np
         from flwr.client import Client, start_client
         from flwr.common import Code, FitRes, Parameters, Status
-        from harness.desk import WARM_UP_STEPS
 
-        from peers.model import Model
+        from benchmarks.harness.desk import WARM_UP_STEPS
+        from benchmarks.peers.model import Model
 
         model = Model(case.parameters, rank)
         gradient = model.gradient.numpy()

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from peers.interface import ETA, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Kind, blocks
+from benchmarks.peers.interface import ETA, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Kind, blocks
 
 if TYPE_CHECKING:
     from gem_core.layout import Layout
@@ -73,9 +73,9 @@ class Gemps(Contender):
         from gem_worker.client.client import Client
         from gem_worker.wire_casts import HostDecoder, HostEncoder
 
+        from benchmarks.peers.model import Model
         from gem_core.payload import PayloadFormat
         from gem_core.wire_types import WireType
-        from peers.model import Model
 
         layout = layout_of(case)
         delta_type, parameter_type = wire_type_of(self.delta), wire_type_of(self.parameters)
@@ -154,7 +154,7 @@ class GempsSharedMemory(Gemps):
         import numpy as np
         from gem_worker.client.client import Client
 
-        from peers.model import Model
+        from benchmarks.peers.model import Model
 
         model = Model(case.parameters, rank)
         installed = model.parameters.numpy()

@@ -7,7 +7,7 @@ receives the update, adds it. The worker's parameters are then theta plus its ow
 
 import socket
 
-from peers.interface import SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk
+from benchmarks.peers.interface import SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk
 
 MOMENTUM = 0.9
 KAPPA = 1.0
@@ -60,7 +60,7 @@ class GlooPaper(Contender):
         import torch
         import torch.distributed as dist
 
-        from peers.model import Model
+        from benchmarks.peers.model import Model
 
         host, store_port, queue_port = address.split(":")
         store = dist.TCPStore(host, int(store_port), case.workers + 1, is_master=False)

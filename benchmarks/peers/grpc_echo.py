@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
-from peers.interface import MB, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Kind
+from benchmarks.peers.interface import MB, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Kind
 
 MIB = 1 << 20
 CHUNK = MIB  # gemps' default
@@ -46,7 +46,7 @@ class PythonEcho(Contender):
         import grpc
         import torch
 
-        from peers.model import Model
+        from benchmarks.peers.model import Model
 
         model = Model(case.parameters, rank)
         delta = torch.empty(case.parameters)
@@ -82,7 +82,7 @@ class CppServerEcho(PythonEcho):
 
     def unavailable(self) -> str | None:
         """It has to be built."""
-        from harness.environments import build_echo
+        from benchmarks.harness.environments import build_echo
 
         return build_echo()
 
@@ -92,7 +92,7 @@ class CppServerEcho(PythonEcho):
 
     def command(self, case: Case, folder: Path) -> list[str]:
         """The program."""
-        from harness.environments import ECHO
+        from benchmarks.harness.environments import ECHO
 
         return [str(ECHO), "server", str(case.vector), str(CHUNK), str(folder / "ready.json")]
 
@@ -110,8 +110,8 @@ class CppEcho(CppServerEcho):
 
     def work(self, case: Case, address: str, rank: int, desk: Desk) -> None:
         """Start the client, and pass on what is said."""
-        from harness.desk import WARM_UP_STEPS
-        from harness.environments import ECHO
+        from benchmarks.harness.desk import WARM_UP_STEPS
+        from benchmarks.harness.environments import ECHO
 
         command = [str(ECHO), "client", str(case.vector), str(CHUNK), address, str(WARM_UP_STEPS)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:

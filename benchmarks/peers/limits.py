@@ -5,7 +5,7 @@ import threading
 from contextlib import suppress
 from typing import ClassVar
 
-from peers.interface import MB, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Kind
+from benchmarks.peers.interface import MB, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Kind
 
 SOCKET_BUFFER = 4 * 1024 * 1024  # the kernel gives what net.core.wmem_max allows
 
@@ -31,7 +31,7 @@ class MemoryCopy(Contender):
         """Copy."""
         import torch
 
-        from peers.model import Model
+        from benchmarks.peers.model import Model
 
         model = Model(case.parameters, rank)
         staged = torch.zeros(case.parameters)
@@ -78,7 +78,7 @@ class PlainTcp(Contender):
 
     def work(self, case: Case, address: str, rank: int, desk: Desk) -> None:
         """Send all, receive all."""
-        from peers.model import Model
+        from benchmarks.peers.model import Model
 
         model = Model(case.parameters, rank)
         outgoing = memoryview(model.gradient.numpy()).cast("B")

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import torch
 
-from peers.interface import ETA
+from benchmarks.peers.interface import ETA
 
 PARTS = 8
 

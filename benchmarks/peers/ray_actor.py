@@ -9,7 +9,7 @@ import tempfile
 import warnings
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from peers.interface import ETA, MB, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Home
+from benchmarks.peers.interface import ETA, MB, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Home
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,7 +49,7 @@ class RayActor(Contender):
 
     def unavailable(self) -> str | None:
         """It is no dependency of gemps'."""
-        from harness.environments import has_peer
+        from benchmarks.harness.environments import has_peer
 
         return None if has_peer("ray") else "Ray is not installed: make bench installs it where a package index is"
 
@@ -89,7 +89,7 @@ class RayActor(Contender):
         """One call a step."""
         import ray
 
-        from peers.model import Model
+        from benchmarks.peers.model import Model
 
         model = Model(case.parameters, rank)
         gradient = model.gradient.numpy()

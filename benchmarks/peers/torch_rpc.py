@@ -10,7 +10,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from peers.interface import ETA, LARGEST_KEPT, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk
+from benchmarks.peers.interface import ETA, LARGEST_KEPT, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +57,7 @@ class TorchRpc(Contender):
         """One call a step; what it returns is memory of the worker's own, so nothing is copied again."""
         import torch.distributed.rpc as rpc
 
-        from peers.model import Model
+        from benchmarks.peers.model import Model
 
         model = Model(case.parameters, rank)
         self._join(f"worker-{rank}", rank + 1, case, address)

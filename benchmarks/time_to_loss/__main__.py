@@ -1,4 +1,4 @@
-"""Seconds until a model is good, in several worlds: `make bench-time`; needs root. docs/time-to-loss.md has results.
+"""Seconds until a model is good, in several worlds; needs root. docs/time-to-loss.md has results.
 
 A learning rate for each contender is searched first, in the world "equal" with other seeds: the contender's rates, and
 twice the highest while that is the fastest. A round has all worlds, and in each all contenders in turn, with the same
@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from time_to_loss.contenders import CONTENDERS, Contender
-from time_to_loss.contest import Outcome, run
-from time_to_loss.verdicts import compared, judged, table
-from time_to_loss.workload import WORKLOADS
-from time_to_loss.worlds import WORLDS
+from benchmarks.time_to_loss.contenders import CONTENDERS, Contender
+from benchmarks.time_to_loss.contest import Outcome, run
+from benchmarks.time_to_loss.verdicts import compared, judged, table
+from benchmarks.time_to_loss.workload import WORKLOADS
+from benchmarks.time_to_loss.worlds import WORLDS
 
 SEARCH_SEEDS = 100, 101
 MOST_DOUBLINGS = 4

@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.environments import PEERS, has_peer, interpreter
-
-from time_to_loss.worlds import WORKERS, Host, World
+from benchmarks.harness.environments import PEERS, has_peer, interpreter
+from benchmarks.time_to_loss.worlds import WORKERS, Host, World
 
 SERVER_PORT, RENDEZVOUS_PORT = 50051, 29400
 RAY_PORT, LIGHTHOUSE_PORT = "6379", "29510"
@@ -47,12 +46,12 @@ def _gemps(name: str, rates: Sequence[float], flags: Sequence[str], worker: str 
         eta = [] if "--every" in worker else [f"--eta={rate}"]
         return [*GEMPS, f"--bind={host.address}:{SERVER_PORT}", *(flag.format(folder=folder) for flag in flags), *eta]
 
-    return Contender(name, rates, server, lambda *_: ["-m", "time_to_loss.gemps_worker", *worker.split()])
+    return Contender(name, rates, server, lambda *_: ["-m", "benchmarks.time_to_loss.gemps_worker", *worker.split()])
 
 
 def _ddp(name: str, rates: Sequence[float], worker: str = "") -> Contender:
     def rendezvous(host: Host, rate: float, folder: Path) -> list[str]:
-        return ["-m", "time_to_loss.rendezvous", host.address, f"{RENDEZVOUS_PORT}"]
+        return ["-m", "benchmarks.time_to_loss.rendezvous", host.address, f"{RENDEZVOUS_PORT}"]
 
     def agent(world: World, server: Host, host: Host, folder: Path) -> list[str]:
         nodes = f"{_least_workers(world)}:{WORKERS}"
@@ -60,7 +59,7 @@ def _ddp(name: str, rates: Sequence[float], worker: str = "") -> Contender:
             *f"-m torch.distributed.run --nnodes={nodes} --nproc-per-node=1 --max-restarts=1000".split(),
             *f"--rdzv-backend=c10d --rdzv-endpoint={server.address}:{RENDEZVOUS_PORT} --rdzv-id=1".split(),
             *f"--rdzv-conf=is_host=0,last_call_timeout=5 --local-addr={host.address}".split(),
-            *f"-m time_to_loss.ddp_worker {worker}".split(),
+            *f"-m benchmarks.time_to_loss.ddp_worker {worker}".split(),
         ]
 
     return Contender(name, rates, rendezvous, agent)
@@ -87,22 +86,24 @@ DURABLE = _gemps(
 TORCH_RPC = Contender(
     "torch-rpc",
     ADAM_RATES,
-    lambda *_: ["-m", "time_to_loss.rpc_process", "server"],
-    lambda world, server, host, folder: ["-m", "time_to_loss.rpc_process", host.namespace],
+    lambda *_: ["-m", "benchmarks.time_to_loss.rpc_process", "server"],
+    lambda world, server, host, folder: ["-m", "benchmarks.time_to_loss.rpc_process", host.namespace],
 )
 FLOWER = Contender(
     "flower-fedavg-32",
     ADAM_RATES,
-    lambda *_: ["-m", "time_to_loss.flower_server", f"{WORKERS - 1}"],
-    lambda *_: ["-m", "time_to_loss.flower_worker", "32"],
+    lambda *_: ["-m", "benchmarks.time_to_loss.flower_server", f"{WORKERS - 1}"],
+    lambda *_: ["-m", "benchmarks.time_to_loss.flower_worker", "32"],
     package="flwr",
 )
 RAY_TRAIN = Contender(
     "ray-train",
     ADAM_RATES,
-    lambda host, rate, folder: ["-m", "time_to_loss.ray_node", host.address, RAY_PORT, host.address, str(folder)],
+    lambda host, rate, folder: [
+        *("-m", "benchmarks.time_to_loss.ray_node", host.address, RAY_PORT, host.address, str(folder)),
+    ],
     lambda world, server, host, folder: [
-        *("-m", "time_to_loss.ray_node", server.address, RAY_PORT, host.address, str(folder)),
+        *("-m", "benchmarks.time_to_loss.ray_node", server.address, RAY_PORT, host.address, str(folder)),
     ],
     package="ray",
 )
@@ -114,7 +115,7 @@ TORCHFT = Contender(
         *("--min_replicas=1", "--join_timeout_ms=5000"),
     ],
     lambda world, server, host, folder: [
-        *("-m", "time_to_loss.torchft_worker", host.address, f"http://{server.address}:{LIGHTHOUSE_PORT}"),
+        *("-m", "benchmarks.time_to_loss.torchft_worker", host.address, f"http://{server.address}:{LIGHTHOUSE_PORT}"),
         f"{_least_workers(world)}",
     ],
     package="torchft",

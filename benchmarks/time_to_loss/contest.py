@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch.nn.utils import vector_to_parameters
 
-from time_to_loss.contenders import Contender
-from time_to_loss.failures import periodic
-from time_to_loss.fleet import Fleet
-from time_to_loss.workload import WORKLOADS
-from time_to_loss.worlds import WORKERS, World, made
+from benchmarks.time_to_loss.contenders import Contender
+from benchmarks.time_to_loss.failures import periodic
+from benchmarks.time_to_loss.fleet import Fleet
+from benchmarks.time_to_loss.workload import WORKLOADS
+from benchmarks.time_to_loss.worlds import WORKERS, World, made
 
 
 @dataclass

@@ -1,4 +1,6 @@
-"""A worker of PyTorch DDP under torchrun: `python -m time_to_loss.ddp_worker [--period H | --hook NAME | --muon]`.
+"""A worker of PyTorch DDP under torchrun.
+
+    python -m benchmarks.time_to_loss.ddp_worker [--period H | --hook NAME | --muon]
 
 With a period: post-local SGD, as `torch.distributed.optim.PostLocalSGDOptimizer` documents it. After a restart
 training continues from a checkpoint of rank 0, as torchrun documents.
@@ -21,8 +23,8 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from time_to_loss.worker_context import WorkerContext
-from time_to_loss.workload import Muon, adamw
+from benchmarks.time_to_loss.worker_context import WorkerContext
+from benchmarks.time_to_loss.workload import Muon, adamw
 
 CHECKPOINT_STEPS = 10
 WARMUP_STEPS = 100

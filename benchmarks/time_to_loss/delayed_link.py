@@ -1,6 +1,6 @@
 """A link of limited rate, with delay, between a host and the switch; needs root and /dev/net/tun, but no netem.
 
-    python -m time_to_loss.delayed_link SWITCH PORT HOST ADDRESS MEGABITS SECONDS
+    python -m benchmarks.time_to_loss.delayed_link SWITCH PORT HOST ADDRESS MEGABITS SECONDS
 
 SWITCH, HOST: network namespaces; PORT: of bridge br0, new. Two TAP devices, joined here. Each direction has a queue of
 QUEUE_SECONDS; frames that find it full are dropped.

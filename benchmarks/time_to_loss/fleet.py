@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from time_to_loss.contenders import SERVER_PORT, Contender
-from time_to_loss.failures import Failure
-from time_to_loss.worker_context import GO, READY, SNAPSHOTS
-from time_to_loss.worlds import Host, World
+from benchmarks.time_to_loss.contenders import SERVER_PORT, Contender
+from benchmarks.time_to_loss.failures import Failure
+from benchmarks.time_to_loss.worker_context import GO, READY, SNAPSHOTS
+from benchmarks.time_to_loss.worlds import Host, World
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # For interpreters of other environments, too.

@@ -1,4 +1,6 @@
-"""Flower's server: `python -m time_to_loss.flower_server CLIENTS`; rounds of FedAvg with at least CLIENTS clients.
+"""Flower's server: rounds of FedAvg with at least CLIENTS clients.
+
+    python -m benchmarks.time_to_loss.flower_server CLIENTS
 
 `start_server` and `start_client` are deprecated, but need no process for each message as their successors do.
 """
@@ -10,8 +12,8 @@ from flwr.common import ndarrays_to_parameters
 from flwr.server import ServerConfig, start_server
 from flwr.server.strategy import FedAvg
 
-from time_to_loss.worker_context import WorkerContext
-from time_to_loss.worlds import WORKERS
+from benchmarks.time_to_loss.worker_context import WorkerContext
+from benchmarks.time_to_loss.worlds import WORKERS
 
 
 class PatientFedAvg(FedAvg):  # type: ignore[misc]

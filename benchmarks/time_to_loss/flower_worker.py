@@ -1,4 +1,4 @@
-"""A client of Flower: `python -m time_to_loss.flower_worker STEPS`: local steps of AdamW in each round."""
+"""A client of Flower: `python -m benchmarks.time_to_loss.flower_worker STEPS`: local steps of AdamW in each round."""
 
 import sys
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ import torch
 from flwr.client import NumPyClient, start_client
 from numpy.typing import NDArray
 
-from time_to_loss.worker_context import WorkerContext
-from time_to_loss.workload import Batch, adamw
+from benchmarks.time_to_loss.worker_context import WorkerContext
+from benchmarks.time_to_loss.workload import Batch, adamw
 
 
 class Client(NumPyClient):  # type: ignore[misc]

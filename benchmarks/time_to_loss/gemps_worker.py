@@ -1,11 +1,11 @@
-"""A worker of gemps: `python -m time_to_loss.gemps_worker [--every H] [--delta-wire T ...]`."""
+"""A worker of gemps: `python -m benchmarks.time_to_loss.gemps_worker [--every H] [--delta-wire T ...]`."""
 
 import argparse
 
 from gem_worker import ParameterServer
 
-from time_to_loss.worker_context import WorkerContext
-from time_to_loss.workload import adamw
+from benchmarks.time_to_loss.worker_context import WorkerContext
+from benchmarks.time_to_loss.workload import adamw
 
 
 def main() -> None:

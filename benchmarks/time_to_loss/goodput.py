@@ -1,4 +1,4 @@
-"""Share of the failure-free steps that is kept when hosts fail: `make goodput`; needs root.
+"""Share of the failure-free steps that is kept when hosts fail; needs root.
 
 Workers fail after 60 s on average, the server after 600 s, each by SIGKILL to all its processes, and start again at
 once. A step waits 0.1 s, as for a GPU, and processor time is not limited. Kept: commits in the newest snapshot of the
@@ -13,11 +13,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from time_to_loss.contenders import DURABLE, PLAIN_DDP, Contender
-from time_to_loss.failures import random
-from time_to_loss.fleet import Fleet
-from time_to_loss.verdicts import judged_goodput
-from time_to_loss.worlds import UNLIMITED, WORKERS, made
+from benchmarks.time_to_loss.contenders import DURABLE, PLAIN_DDP, Contender
+from benchmarks.time_to_loss.failures import random
+from benchmarks.time_to_loss.fleet import Fleet
+from benchmarks.time_to_loss.verdicts import judged_goodput
+from benchmarks.time_to_loss.worlds import UNLIMITED, WORKERS, made
 
 WORKER_SECONDS, SERVER_SECONDS = 60.0, 600.0
 PAUSE = 0.1

@@ -1,4 +1,4 @@
-"""docs/time-to-loss.md, from its results there: `python -m time_to_loss.page FILE`; runs nothing.
+"""docs/time-to-loss.md, from its results there: `python -m benchmarks.time_to_loss.page FILE`; runs nothing.
 
 Prints the README's table.
 """
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from time_to_loss.verdicts import judged, judged_goodput, summary, table
-from time_to_loss.workload import WORKLOADS
-from time_to_loss.worlds import SHARE, SLOW_LINK, WORKERS
+from benchmarks.time_to_loss.verdicts import judged, judged_goodput, summary, table
+from benchmarks.time_to_loss.workload import WORKLOADS
+from benchmarks.time_to_loss.worlds import SHARE, SLOW_LINK, WORKERS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RESULTS, COMPARED, GOODPUT = (DOCS / f"{name}.json" for name in ("time-to-loss", "time-to-loss-compared", "goodput"))
@@ -21,7 +21,7 @@ DIGITS_LIMIT = 120
 DECIMALS_BELOW = 10  # seconds
 
 TEXT = """\
-<!-- Written by time_to_loss.page in benchmarks/ from docs/time-to-loss.json and docs/goodput.json. -->
+<!-- Written by `python -m benchmarks.time_to_loss.page` from docs/time-to-loss.json and docs/goodput.json. -->
 # Time to a loss
 
 Seconds until a transformer of 137 thousand parameters ([model, text and optimizer](own-optimizer.md)) has a held-out
@@ -95,14 +95,14 @@ A start takes about 2 s, most of it to import PyTorch.
 It needs root, and Linux with network namespaces and control groups. Used here: 2 shared cores of a virtual machine.
 
 ```sh show
-make bench-time                            # text: hours
-make bench-time ARGS="--workload digits --limit 120"   # all contenders; an hour and a half for those of the table
-make bench-time ARGS="--worlds slow-network --contenders ddp gemps-spectral-4-sparse"
-make bench-time ARGS="--compared-in docs/time-to-loss.json --output runs/compared.json"   # an hour
-make goodput ARGS="--seconds 150"
+python -m benchmarks.time_to_loss   # text: hours
+python -m benchmarks.time_to_loss --workload digits --limit 120   # all contenders; those of the table: 90 minutes
+python -m benchmarks.time_to_loss --worlds slow-network --contenders ddp gemps-spectral-4-sparse
+python -m benchmarks.time_to_loss --compared-in docs/time-to-loss.json --output runs/compared.json   # an hour
+python -m benchmarks.time_to_loss.goodput --seconds 150
 ```
 
-The first command installs the others' packages (`make bench-time ARGS=--help` lists worlds and contenders). Runs that
+The others' packages are those of `make bench`, which installs them; `--help` lists worlds and contenders. Runs that
 are already in the output file, `runs/time-to-loss.json`, are skipped, so an interrupted contest can be resumed.
 
 ## Worlds

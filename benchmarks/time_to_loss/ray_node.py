@@ -1,4 +1,4 @@
-"""A node of Ray: `python -m time_to_loss.ray_node HEAD PORT HOST FOLDER`; HEAD also drives Ray Train.
+"""A node of Ray: `python -m benchmarks.time_to_loss.ray_node HEAD PORT HOST FOLDER`; HEAD also drives Ray Train.
 
 Nodes that start at once on one machine would choose the same names of sockets, so each has a folder.
 """
@@ -13,9 +13,9 @@ import ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, prepare_model
 
-from time_to_loss.ddp_worker import train
-from time_to_loss.worker_context import WorkerContext
-from time_to_loss.worlds import WORKERS
+from benchmarks.time_to_loss.ddp_worker import train
+from benchmarks.time_to_loss.worker_context import WorkerContext
+from benchmarks.time_to_loss.worlds import WORKERS
 
 
 def work() -> None:

@@ -1,4 +1,4 @@
-"""torchrun's store on a host that stays: `python -m time_to_loss.rendezvous HOST PORT`."""
+"""torchrun's store on a host that stays: `python -m benchmarks.time_to_loss.rendezvous HOST PORT`."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""A process of a parameter server on torch rpc: `python -m time_to_loss.rpc_process NAME`.
+"""A process of a parameter server on torch rpc: `python -m benchmarks.time_to_loss.rpc_process NAME`.
 
 As in PyTorch's tutorial on batch RPC processing, the server waits for the gradients of all workers, steps its optimizer
 with their mean, and answers all with the parameters. A group of torch rpc cannot replace a process.
@@ -13,9 +13,9 @@ import torch
 import torch.distributed.rpc as rpc
 from torch import Tensor, nn
 
-from time_to_loss.worker_context import WorkerContext
-from time_to_loss.workload import adamw
-from time_to_loss.worlds import WORKERS
+from benchmarks.time_to_loss.worker_context import WorkerContext
+from benchmarks.time_to_loss.workload import adamw
+from benchmarks.time_to_loss.worlds import WORKERS
 
 SERVER = "server"
 

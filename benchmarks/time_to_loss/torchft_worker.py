@@ -1,4 +1,4 @@
-"""A worker of torchft: `python -m time_to_loss.torchft_worker HOST LIGHTHOUSE LEAST`.
+"""A worker of torchft: `python -m benchmarks.time_to_loss.torchft_worker HOST LIGHTHOUSE LEAST`.
 
 A replica group of one process. A worker that returns gets the state of another one. Gradients go through the manager in
 one tensor: torchft 0.2.0's `DistributedDataParallel` raises where the manager survives a failed exchange.
@@ -11,8 +11,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torchft import Manager, Optimizer, ProcessGroupGloo
 
-from time_to_loss.worker_context import WorkerContext
-from time_to_loss.workload import adamw
+from benchmarks.time_to_loss.worker_context import WorkerContext
+from benchmarks.time_to_loss.workload import adamw
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from time_to_loss.worlds import WORLDS
+from benchmarks.time_to_loss.worlds import WORLDS
 
 Runs = Sequence[Mapping[str, Any]]
 BASELINE = "ddp"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from time_to_loss.workload import WORKLOADS, Batch, Workload, compute_gradient
+from benchmarks.time_to_loss.workload import WORKLOADS, Batch, Workload, compute_gradient
 
 GO, READY, SNAPSHOTS = "go", "ready", "snapshots"
 

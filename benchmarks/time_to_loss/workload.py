@@ -11,10 +11,11 @@ import torch
 from gem_worker.models.cnn import Cnn
 from gem_worker.tasks import Task, create_task
 from gem_worker.text_corpus import TextCorpus, read_corpus
-from own_optimizer import CLIP, CONTEXT, DECAY, new_model, windows
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
+
+from benchmarks.own_optimizer import CLIP, CONTEXT, DECAY, new_model, windows
 
 Batch = tuple[Tensor, Tensor]
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from limited_cores import PERIOD_MICROSECONDS, VERSION_1, VERSION_2
+from benchmarks.limited_cores import PERIOD_MICROSECONDS, VERSION_1, VERSION_2
 
 WORKERS = 4
 SHARE = 0.3  # of a core, each host: 5 hosts, so that links and the evaluation have the rest of two cores
@@ -134,7 +134,7 @@ def _connect(switch: str, port: str, host: Host) -> None:
 
 def _connect_slowly(stack: ExitStack, switch: str, port: str, host: Host, megabits: float, delay: float) -> None:
     arguments = [switch, port, host.namespace, host.address, f"{megabits}", f"{delay}"]
-    command = [sys.executable, "-m", "time_to_loss.delayed_link", *arguments]
+    command = [sys.executable, "-m", "benchmarks.time_to_loss.delayed_link", *arguments]
     link = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
     stack.callback(link.kill)
     if link.stdout is None or link.stdout.readline() != b"up\n":

@@ -1,12 +1,7 @@
 import signal
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-# The benchmarks are scripts beside packages of their own, and their folder is on the path when they run.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,9 @@
 """Results as `make bench` would write them, with figures that are easy to reckon with."""
 
-from harness.results import About, Results
-from harness.run import Run, quantiles
-from peers import CONTENDERS
-from peers.interface import Case
+from benchmarks.harness.results import About, Results
+from benchmarks.harness.run import Run, quantiles
+from benchmarks.peers import CONTENDERS
+from benchmarks.peers.interface import Case
 
 MIDDLE = Case(4_194_304, 4)
 

@@ -3,14 +3,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import floor
 import pytest
-from harness.results import Results
-from harness.run import Nurseries, Run, parts_of_a_commit, run_once
-from peers import CONTENDERS
-from peers.floor import PartTimer
-from peers.interface import Case
 
+from benchmarks import floor
+from benchmarks.harness.results import Results
+from benchmarks.harness.run import Nurseries, Run, parts_of_a_commit, run_once
+from benchmarks.peers import CONTENDERS
+from benchmarks.peers.floor import PartTimer
+from benchmarks.peers.interface import Case
 from tests.benchmarks.samples import results, run
 
 SMALL = Case(20_000, 2)
@@ -133,7 +133,7 @@ def test_the_command_measures_shows_and_shows_again(
 
 def test_a_file_that_is_not_there_is_named_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["floor.py", "--show", "--output", str(tmp_path / "none.json")])
-    with pytest.raises(SystemExit, match=r"none\.json.*make bench-floor"):
+    with pytest.raises(SystemExit, match=r"none\.json.*python -m benchmarks.floor"):
         floor.main()
 
 

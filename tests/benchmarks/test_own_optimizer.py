@@ -1,10 +1,10 @@
-"""benchmarks/own_optimizer.py, with real processes, at a size that takes no time."""
+"""benchmarks.own_optimizer, with real processes, at a size that takes no time."""
 
 import pytest
 
 pytest.importorskip("torch", exc_type=ImportError)
 
-from own_optimizer import ALONE, BATCH, GRADIENT, Case, measure
+from benchmarks.own_optimizer import ALONE, BATCH, GRADIENT, Case, measure
 
 BATCHES = 8
 

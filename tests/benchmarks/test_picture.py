@@ -1,11 +1,11 @@
 from pathlib import Path
 
-import bench_picture
 import pytest
-from harness.results import Spread
-from peers.interface import Case
 from PIL import Image
 
+from benchmarks import bench_picture
+from benchmarks.harness.results import Spread
+from benchmarks.peers.interface import Case
 from tests.benchmarks.samples import MIDDLE, results, run
 
 FEW = (run("gemps-float32", 20), run("ray-actor", 50), run("memory-copy", 300))

@@ -1,16 +1,11 @@
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import bench
 import pytest
-from harness import plan
-from harness.plan import Part, Room
-from peers import CONTENDERS, USUAL
-from peers.interface import Case, Contender, Desk
 
-BENCHMARKS = Path(bench.__file__).parent
+from benchmarks import bench
+from benchmarks.harness import plan
+from benchmarks.harness.plan import Part, Room
+from benchmarks.peers import CONTENDERS, USUAL
+from benchmarks.peers.interface import Case, Contender, Desk
+
 SOME = Case(100, 3)
 PLENTY = Room(1 << 50, 1 << 50)
 
@@ -146,16 +141,3 @@ def test_narrow_wire_types_take_less_memory_of_a_worker_for_payloads() -> None:
     case = Case(1_000_000, 4)
     float32, narrow = (CONTENDERS[f"gemps-{name}"].worker_memory(case) for name in ("float32", "float32-bfloat16"))
     assert float32 - narrow == 2_000_000
-
-
-def test_the_peers_interpreter_is_found_from_any_folder() -> None:
-    """`make bench` names their environment as it is seen from the repository; contenders run elsewhere."""
-    asked = subprocess.run(
-        [sys.executable, "-c", "from harness.environments import interpreter; print(interpreter('peers'))"],
-        cwd=BENCHMARKS,
-        env=os.environ | {"GEMPS_BENCH_PEERS": "here/peers"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert asked.stdout.strip() == str(BENCHMARKS / "here/peers/bin/python")

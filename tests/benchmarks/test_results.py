@@ -1,9 +1,11 @@
 from pathlib import Path
 
 import pytest
-from harness import report
-from harness.plan import Skipped
-from harness.results import (
+from rich.console import Console
+
+from benchmarks.harness import report
+from benchmarks.harness.plan import Skipped
+from benchmarks.harness.results import (
     Results,
     Spread,
     gigabytes,
@@ -14,10 +16,8 @@ from harness.results import (
     step_milliseconds,
     workers_cpu,
 )
-from harness.run import Worker, quantiles
-from peers.interface import Case
-from rich.console import Console
-
+from benchmarks.harness.run import Worker, quantiles
+from benchmarks.peers.interface import Case
 from tests.benchmarks.samples import MIDDLE, results, run
 
 

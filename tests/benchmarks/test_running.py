@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import processes
-from harness.run import Nurseries, run_once
-from peers import CONTENDERS
-from peers.gemps import Gemps
-from peers.interface import Case
-from peers.limits import PlainTcp
-from peers.model import Model, check_fresh
+
+from benchmarks.harness import processes
+from benchmarks.harness.run import Nurseries, run_once
+from benchmarks.peers import CONTENDERS
+from benchmarks.peers.gemps import Gemps
+from benchmarks.peers.interface import Case
+from benchmarks.peers.limits import PlainTcp
+from benchmarks.peers.model import Model, check_fresh
 
 SECONDS = 0.5
 
@@ -81,7 +82,7 @@ def test_a_server_that_does_not_start_is_reported_with_its_last_words(nurseries:
 
 
 def test_a_server_that_cannot_be_imported_is_reported(nurseries: Nurseries, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.run.interpreter", lambda home: "false")
+    monkeypatch.setattr("benchmarks.harness.run.interpreter", lambda home: "false")
     run = run_once(CONTENDERS["tcp"], Case(100, 1), SECONDS, 0, nurseries)
     assert run.error is not None
     assert "did not start" in run.error

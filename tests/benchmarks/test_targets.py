@@ -1,6 +1,5 @@
-from harness.targets import MANY, Row, memory_bound, rows
-from peers.interface import Case
-
+from benchmarks.harness.targets import MANY, Row, memory_bound, rows
+from benchmarks.peers.interface import Case
 from tests.benchmarks.samples import results, run
 
 SMALL, MANY_WORKERS = Case(2_048, 4), Case(4_194_304, MANY)

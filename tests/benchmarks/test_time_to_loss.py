@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from time_to_loss import failures
-from time_to_loss.__main__ import SEARCH_SEEDS, Results
-from time_to_loss.contenders import CONTENDERS
-from time_to_loss.contest import Outcome
-from time_to_loss.delayed_link import QUEUE_SECONDS, Direction
-from time_to_loss.verdicts import compared, judged, judged_goodput, table
-from time_to_loss.worker_context import GO, READY, SNAPSHOTS, WorkerContext
-from time_to_loss.workload import WORKLOADS, Muon, compute_gradient
+
+from benchmarks.time_to_loss import failures
+from benchmarks.time_to_loss.__main__ import SEARCH_SEEDS, Results
+from benchmarks.time_to_loss.contenders import CONTENDERS
+from benchmarks.time_to_loss.contest import Outcome
+from benchmarks.time_to_loss.delayed_link import QUEUE_SECONDS, Direction
+from benchmarks.time_to_loss.verdicts import compared, judged, judged_goodput, table
+from benchmarks.time_to_loss.worker_context import GO, READY, SNAPSHOTS, WorkerContext
+from benchmarks.time_to_loss.workload import WORKLOADS, Muon, compute_gradient
 
 RATE, DELAY = 1e6, 0.02
 

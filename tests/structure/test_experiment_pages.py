@@ -37,15 +37,17 @@ def test_a_page_is_fresh_and_has_its_pictures_and_verdicts(page: str, figures: l
 
 @pytest.mark.parametrize(
     ("page", "command"),
-    [("own-optimizer", ("own_optimizer.py", "--page")), ("time-to-loss", ("-m", "time_to_loss.page"))],
+    [
+        ("own-optimizer", ("-m", "benchmarks.own_optimizer", "--page")),
+        ("time-to-loss", ("-m", "benchmarks.time_to_loss.page")),
+    ],
 )
 def test_the_pages_of_benchmarks_are_fresh(page: str, command: tuple[str, ...], tmp_path: Path) -> None:
     fresh = tmp_path / f"{page}.md"
-    benchmarks = DOCS.parent / "benchmarks"
-    done = subprocess.run([sys.executable, *command, str(fresh)], cwd=benchmarks, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, *command, str(fresh)], cwd=DOCS.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     committed = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-    written = f"run `python {' '.join(command)} ../docs/{page}.md` in benchmarks/"
+    written = f"run `python {' '.join(command)} docs/{page}.md`"
     assert fresh.read_text(encoding="utf-8") == committed, written
     if page == "time-to-loss":
         assert done.stdout.strip() in (DOCS.parent / "README.md").read_text(encoding="utf-8"), written
