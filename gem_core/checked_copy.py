@@ -32,13 +32,12 @@ def checked_copy(
     `scale`: float32 factor; None copies the bits.
 
     Raises:
-        SizeMismatchError: sizes differ; not contiguous vectors.
+        SizeMismatchError: sizes differ.
+        TypeError: an argument is not a contiguous vector, or `parameters` cannot be written.
         BadValueError: a copied value is not finite or beyond +-1e30; do not use `parameters`.
     """
     if source.size != parameters.size:
         raise SizeMismatchError(f"{source.size} values are to be copied to {parameters.size}")
-    if source.ndim != 1 or parameters.ndim != 1 or not (source.flags.c_contiguous and parameters.flags.carray):
-        raise SizeMismatchError("copy between contiguous vectors, to a writable one")
     found = np.empty(2, np.uint32)
     if scale is None:
         _copy(source.view(np.uint32), parameters.view(np.uint32), found)

@@ -1,6 +1,7 @@
 """Numba version of wire_types.py, with equal results.
 
-Arrays: contiguous vectors; outputs aligned, writable; unchecked. Workers must not import it.
+Arrays are contiguous vectors and outputs are writable; others raise TypeError. Lengths are unchecked, as is the
+alignment of outputs. Workers must not import this module.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ class DecodingAssembler(Assembler):
         super().__init__(payload)
         self._decode = codec.decode
         self._first_bad_value = codec.first_bad_value
-        self._parameters = check_parameters(payload, parameters, written=True)
+        self._parameters = check_parameters(payload, parameters)
         self._rest = check_bytes(rest, payload.rest_bytes, "rest")
         # FLOAT32 is received in place.
         self._parameter_bytes = parameters.view(np.uint8).data

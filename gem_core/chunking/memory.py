@@ -13,19 +13,13 @@ __all__ = ["check_bytes", "check_parameters"]
 _FLOAT32 = np.dtype(np.float32)
 
 
-def check_parameters(
-    payload: PayloadFormat, parameters: NDArray[np.float32], *, written: bool = False
-) -> NDArray[np.float32]:
-    """Return `parameters`; raise SizeMismatchError unless contiguous float32 of the layout's size.
-
-    `written`: writable and aligned, too.
-    """
+def check_parameters(payload: PayloadFormat, parameters: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return `parameters`; raise SizeMismatchError unless contiguous float32 of the layout's size."""
     expected = payload.layout.parameter_count
-    is_usable = parameters.flags.carray if written else parameters.flags.c_contiguous
-    if parameters.dtype != _FLOAT32 or parameters.shape != (expected,) or not is_usable:
+    if parameters.dtype != _FLOAT32 or parameters.shape != (expected,) or not parameters.flags.c_contiguous:
         raise SizeMismatchError(
             f"parameters of type {parameters.dtype} and shape {parameters.shape}; "
-            f"the layout needs a contiguous float32 array of shape ({expected},){', writable and aligned' * written}"
+            f"the layout needs a contiguous float32 array of shape ({expected},)"
         )
     return parameters
 

@@ -120,7 +120,7 @@ class CopyingSplitter(Splitter):
         copy: NDArray[np.float32],
     ) -> None:
         super().__init__(payload, parameters, rest, chunk_bytes, start, codec)
-        self._copy = check_parameters(payload, copy, written=True)
+        self._copy = check_parameters(payload, copy)
 
     @override
     def _encode_parameters(self, elements: slice) -> memoryview:

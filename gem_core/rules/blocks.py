@@ -72,19 +72,24 @@ class Driver:
             self.dispatcher = numba.njit(**options)(function)
         self._signature = signature
         self._compiling = threading.Lock()
-        self._run: Callable[..., Any] | None = None
+        self._is_compiled = False
 
     def __call__(self, *arguments: object) -> Any:
-        """Run the kernel. Callers check array layouts."""
-        return (self._run or self._compiled())(*arguments)
+        """Run the kernel. Raises TypeError for arguments that do not have the signature's types.
 
-    def _compiled(self) -> Callable[..., Any]:
+        Numba checks types, dimensions, memory order and writability of arrays. Callers check lengths and alignment.
+        """
+        if not self._is_compiled:
+            self._compile()
+        return self.dispatcher(*arguments)
+
+    def _compile(self) -> None:
         with self._compiling:
-            if self._run is None:
-                # One signature for writable and read-only arrays.
+            if not self._is_compiled:
+                # One signature serves writable and read-only arrays.
                 self.dispatcher.compile(self._signature)
-                self._run = self.dispatcher.get_overload(self._signature)
-            return self._run
+                self.dispatcher.disable_compile()
+                self._is_compiled = True
 
 
 def driver(*signature: types.Type, parallel: bool) -> Callable[[Callable[..., Any]], Driver]:

@@ -171,12 +171,12 @@ class UpdateRule:
             eta: the learning rate in `delta`.
 
         Raises:
-            SizeMismatchError: wrong type, shape or memory.
+            SizeMismatchError: wrong type, shape, memory order or alignment.
+            TypeError: a vector other than delta cannot be written.
             RuleError: staleness is negative, or the rule needs eta and got none.
         """
         self._check_vectors(parameters, state)
-        flags = delta.flags
-        if delta.dtype != _FLOAT32 or delta.shape != parameters.shape or not (flags.c_contiguous and flags.aligned):
+        if not _is_usable(delta, _FLOAT32, parameters.size):
             raise _unusable("delta", delta, _FLOAT32, parameters.size)
         if staleness < 0:
             raise RuleError(f"staleness {staleness}: the snapshot cannot be newer than the parameters")
@@ -231,7 +231,7 @@ class UpdateRule:
         return self.kernel(parameters, state.snapshot, vectors, delta, scalars, self._proxy_scale, parallel, decay)
 
     def _check_vectors(self, parameters: NDArray[np.float32], state: RuleState) -> None:
-        """Kernels do not. Raises SizeMismatchError."""
+        """Check what compiled code does not check, such as lengths. Raises SizeMismatchError."""
         size = parameters.size
         if not _is_usable(parameters, _FLOAT32, size):
             raise _unusable("parameters", parameters, _FLOAT32, size)
@@ -254,13 +254,14 @@ class UpdateRule:
 
 
 def _is_usable(array: NDArray[Any], known: np.dtype[Any], size: int) -> bool:
-    return array.dtype == known and array.shape == (size,) and array.flags.carray
+    flags = array.flags
+    return array.dtype == known and array.shape == (size,) and flags.c_contiguous and flags.aligned
 
 
 def _unusable(what: str, array: NDArray[Any], known: np.dtype[Any], size: int) -> SizeMismatchError:
     return SizeMismatchError(
-        f"{what}: {array.dtype} of shape {array.shape}; a commit needs contiguous {known} vectors of one length "
-        f"({size}), aligned and, except for delta, writable"
+        f"{what}: {array.dtype} of shape {array.shape}; a commit needs contiguous, aligned {known} vectors "
+        f"of one length ({size})"
     )
 
 

@@ -171,8 +171,8 @@ def test_arrays_that_are_no_vectors_in_one_piece_are_refused_and_nothing_is_copi
     read_only = target[:]
     read_only.flags.writeable = False
     for source in (np.zeros((2, 2), np.float32), np.zeros(8, np.float32)[::2]):
-        with pytest.raises(SizeMismatchError, match="between contiguous vectors"):
+        with pytest.raises(TypeError, match="No matching definition"):
             checked_copy(source, target, layout(4))
-    with pytest.raises(SizeMismatchError, match="to a writable one"):
+    with pytest.raises(TypeError, match="readonly array"):
         checked_copy(np.zeros(4, np.float32), read_only, layout(4))
     assert (target == 7).all()

@@ -89,14 +89,14 @@ def test_vectors_that_do_not_fit_are_refused_and_nothing_changes(what: str, wron
         state.snapshot = wrong
     else:
         arrays[what] = wrong
-    with pytest.raises(SizeMismatchError, match="contiguous float32 vectors of one length"):
+    with pytest.raises(SizeMismatchError, match="float32 vectors of one length"):
         rule.commit(arrays["parameters"], state, arrays["delta"], 0)
     assert all(array.min() == array.max() for array in (*arrays.values(), state.snapshot))
 
 
 def test_arrays_of_several_dimensions_are_refused() -> None:
     rule, theta = create_rule("downpour"), np.ones((5, 2), np.float32)
-    with pytest.raises(SizeMismatchError, match="contiguous float32 vectors of one length"):
+    with pytest.raises(SizeMismatchError, match="float32 vectors of one length"):
         rule.commit(theta, RuleState(theta.copy()), theta.copy(), 0)
 
 
@@ -105,7 +105,7 @@ def test_vectors_that_cannot_be_written_are_refused_and_nothing_changes(what: st
     rule = create_rule("gem")
     arrays = {name: np.ones(10, np.float32) for name in ("parameters", "snapshot", "moment")}
     arrays[what].flags.writeable = False
-    with pytest.raises(SizeMismatchError, match="except for delta, writable"):
+    with pytest.raises(TypeError, match="readonly array"):
         rule.commit(
             arrays["parameters"], RuleState(arrays["snapshot"], (arrays["moment"],)), np.ones(10, np.float32), 0
         )
@@ -122,7 +122,8 @@ def test_a_delta_between_addresses_of_elements_is_refused() -> None:
 def test_restored_vectors_that_a_commit_cannot_use_are_refused() -> None:
     rule = create_rule("gem", "rms")
     vectors = [np.zeros(10, np.float32) for _ in range(rule.kept_vectors)]
-    for wrong in (np.frombuffer(bytes(40), np.float32), np.zeros(20, np.float32)[::2], np.zeros((10, 1), np.float32)):
+    unaligned = np.frombuffer(bytearray(41), np.float32, 10, 1)
+    for wrong in (unaligned, np.zeros(20, np.float32)[::2], np.zeros((10, 1), np.float32)):
         with pytest.raises(SizeMismatchError, match="a vector of the run"):
             rule.restore_run([*vectors[1:], wrong], rule.kept_scalars)
 
