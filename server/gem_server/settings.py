@@ -1,6 +1,8 @@
 """The server's settings. Flag `--eta` = environment `GEMPS_ETA` = TOML key `eta`."""
 
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -184,7 +186,7 @@ class ServerSettings(BaseSettings):
         "float32",
         description="How the server keeps gem's moment and snapshot of each worker. bfloat16 takes 4 bytes a parameter "
         "and worker instead of 8, and one vector of the model's size. Replies are then read from --staging-buffers, "
-        "and commits wait while a checkpoint is written. Without preconditioner, --record and shared "
+        "and commits wait while a checkpoint is written. Without preconditioner, --keep-moments, --record and shared "
         "memory.",
         json_schema_extra={"panel": "Update rule"},
     )
@@ -486,15 +488,28 @@ class ServerSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
+        self._check_tls()
+        self._check_network()
+        self._check_rule()
+        self._check_state_type()
+        self._check_eta()
+        self._check_shard()
+        self._check_order()
+        self._check_durability()
+        return self
+
+    def _check_tls(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("--tls-cert and --tls-key belong together: give both, or neither")
-        if self.lane_port and self.bind.rpartition(":")[2] == str(self.lane_port):
-            raise ValueError(
-                f"--lane-port {self.lane_port} is the port of --bind, too: choose another one, or 0 for a free one"
-            )
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError(
                 "--tls-client-ca needs --tls-cert and --tls-key: only over TLS a client shows a certificate"
+            )
+
+    def _check_network(self) -> None:
+        if self.lane_port and self.bind.rpartition(":")[2] == str(self.lane_port):
+            raise ValueError(
+                f"--lane-port {self.lane_port} is the port of --bind, too: choose another one, or 0 for a free one"
             )
         if self.tls_cert is None and not self.insecure and not is_loopback(self.host):
             raise ValueError(
@@ -502,14 +517,46 @@ class ServerSettings(BaseSettings):
                 "--credentials FOLDER (gemps certs makes it) or --tls-cert and --tls-key, add --insecure if the "
                 "network is trusted, or bind 127.0.0.1"
             )
-        try:
+        if self.min_workers > self.max_sessions:
+            raise ValueError(
+                f"--min-workers {self.min_workers} is more than --max-sessions {self.max_sessions} admits: "
+                "training would never start"
+            )
+
+    def _check_rule(self) -> None:
+        with _named(f"--precondition {self.precondition}: "):
             require_precondition(self.rule, self.precondition)
-        except RuleError as error:
-            raise ValueError(f"--precondition {self.precondition}: {error}") from None
-        try:
+        with _named(f"--direction {self.direction}: "):
+            require_direction(self.rule, self.direction)
+        with _named("--rule-settings: "):
+            self._check_rule_settings()
+        with _named(""):
+            require_decay(self.eta, self.settings_of_rule())
+
+    def _check_rule_settings(self) -> None:
+        """Check what can be checked without loading the rule. What its class checks besides ends the server later."""
+        chosen = parse_settings(self.rule_settings)
+        for name in self._rule_flags():
+            if name in chosen:
+                raise RuleError(f"{name} is given here and as {_flag(name)}: give one of them")
+        if self.rule == "gem":
+            self._check_gem_settings(chosen)
+
+    def _check_gem_settings(self, chosen: Mapping[str, float]) -> None:
+        is_preconditioned = self.precondition != "none"
+        unused = {one.name for one in PRECONDITION_SETTINGS}.intersection(chosen)
+        if unused and not is_preconditioned:
+            raise RuleError(
+                f"{min(unused)} needs a preconditioner: leave it out, or add --precondition rms or averaged-rms"
+            )
+        known = (*GEM_SETTINGS, *PRECONDITION_SETTINGS) if is_preconditioned else GEM_SETTINGS
+        used = check_settings("gem", known, self.settings_of_rule())
+        if "local_rate" in chosen and used["local_steps"] == 1:
+            raise RuleError("local_rate needs --local-steps: leave it out, or add --local-steps 4")
+
+    def _check_state_type(self) -> None:
+        with _named(f"--state-type {self.state_type}: "):
             require_state_type(self.rule, self.precondition, self.state_type)
-        except RuleError as error:
-            raise ValueError(f"--state-type {self.state_type}: {error}") from None
         needs_float32 = {
             "--record": self.record,
             "--shared-memory-socket": self.shared_memory_socket,
@@ -517,42 +564,29 @@ class ServerSettings(BaseSettings):
         for flag, given_value in needs_float32.items():
             if given_value and self.state_type != "float32":
                 raise ValueError(f"--state-type {self.state_type} excludes {flag}: leave out one of them")
-        try:
-            require_direction(self.rule, self.direction)
-        except RuleError as error:
-            raise ValueError(f"--direction {self.direction}: {error}") from None
-        try:
-            self._check_rule_settings()
-        except RuleError as error:
-            raise ValueError(f"--rule-settings: {error}") from None
-        try:
-            require_decay(self.eta, self.settings_of_rule())
-        except RuleError as error:
-            raise ValueError(str(error)) from None
+
+    def _check_eta(self) -> None:
         if self.schedule.ends_with_the_run and not (self.commits or self.steps or self.epochs):
             raise ValueError(
                 f"--eta-schedule {self.eta_schedule} ends with the run, which has no budget: add --steps, --epochs or "
                 "--commits, or write the number of commits, for example --eta-schedule cosine:5000"
             )
-        self._check_shard()
-        if self.min_workers > self.max_sessions:
-            raise ValueError(
-                f"--min-workers {self.min_workers} is more than --max-sessions {self.max_sessions} admits: "
-                "training would never start"
-            )
+
+    def _check_order(self) -> None:
         if self.order == "trace" and self.order_trace is None:
             raise ValueError("--order trace needs --order-trace FILE, a trace whose order is to be followed")
         if self.order != "trace" and self.order_trace is not None:
             raise ValueError(f"--order-trace needs --order trace, and the order is {self.order}: give both, or neither")
         if self.record is not None and self.order_trace is not None and _is_same(self.record, self.order_trace):
             raise ValueError("--record would write into the file of --order-trace: choose another file for one of them")
-        if self.data_dir is None and (
-            self.resume or self.model_fields_set & {"checkpoint_interval", "checkpoint_commits"}
-        ):
+
+    def _check_durability(self) -> None:
+        if self.data_dir is not None:
+            return
+        if self.resume or self.model_fields_set & {"checkpoint_interval", "checkpoint_commits"}:
             raise ValueError("--resume, --checkpoint-interval and --checkpoint-commits need --data-dir DIRECTORY")
-        if self.data_dir is None and self.durability == "commit":
+        if self.durability == "commit":
             raise ValueError("--durability commit needs --data-dir DIRECTORY, where the log goes")
-        return self
 
     def _check_shard(self) -> None:
         shard = self.part
@@ -591,24 +625,6 @@ class ServerSettings(BaseSettings):
         is_given = "durability" in self.model_fields_set
         return self.durability if is_given or self.part.is_whole else "commit"
 
-    def _check_rule_settings(self) -> None:
-        """Check what can be checked without loading the rule. What its class checks besides ends the server later."""
-        chosen = parse_settings(self.rule_settings)
-        for name in self._rule_flags():
-            if name in chosen:
-                raise RuleError(f"{name} is given here and as {_flag(name)}: give one of them")
-        if self.rule != "gem":
-            return
-        known = GEM_SETTINGS if self.precondition == "none" else (*GEM_SETTINGS, *PRECONDITION_SETTINGS)
-        unused = {one.name for one in PRECONDITION_SETTINGS}.intersection(chosen)
-        if unused and self.precondition == "none":
-            raise RuleError(
-                f"{min(unused)} needs a preconditioner: leave it out, or add --precondition rms or averaged-rms"
-            )
-        used = check_settings("gem", known, self.settings_of_rule())
-        if "local_rate" in chosen and used["local_steps"] == 1:
-            raise RuleError("local_rate needs --local-steps: leave it out, or add --local-steps 4")
-
     def _rule_flags(self) -> dict[str, float]:
         """Those settings of rules that have a flag, and were given by it."""
         return {name: getattr(self, name) for name in ("weight_decay", "local_steps") if name in self.model_fields_set}
@@ -616,6 +632,15 @@ class ServerSettings(BaseSettings):
     def settings_of_rule(self) -> dict[str, float]:
         """The rule's settings by name, as far as they are given."""
         return self._rule_flags() | parse_settings(self.rule_settings)
+
+
+@contextmanager
+def _named(option: str) -> Iterator[None]:
+    """Turn RuleError into ValueError, which begins with the option that is wrong."""
+    try:
+        yield
+    except RuleError as error:
+        raise ValueError(f"{option}{error}") from None
 
 
 def _flag(name: str) -> str:
