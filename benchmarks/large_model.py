@@ -1,6 +1,6 @@
 """A model on four servers of one machine, within a limit of memory: `python -m benchmarks.large_model`; needs root.
 
-bfloat16 state, one staging buffer, int8 both ways. Two workers, each a process that computes nothing: its parameters
+One staging buffer, int8 both ways. Two workers, each a process that computes nothing: its parameters
 and its delta are mapped files, which the kernel can write back; the servers' arrays are not. They train, with
 checkpoints; then the servers start again from their data directories, and the workers go on.
 
@@ -32,7 +32,6 @@ TENSORS = 20
 PIECE = 1 << 20  # elements of the delta, which repeats them
 WIRE = WireType.INT8_BLOCK
 FLAGS = (
-    "--state-type=bfloat16",
     "--staging-buffers=1",
     "--durability=interval",
     "--checkpoint-interval=0",
@@ -47,7 +46,7 @@ def main() -> None:
     """Run, or be a worker."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millions", type=int, default=1000, help="parameters")
-    parser.add_argument("--gigabytes", type=float, default=24, help="limit of a control group for all processes")
+    parser.add_argument("--gigabytes", type=float, default=32, help="limit of a control group for all processes")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="for 20 bytes a parameter")
     parser.add_argument("--work", nargs=2, metavar=("ADDRESS", "NAME"), help=argparse.SUPPRESS)
     options = parser.parse_args()

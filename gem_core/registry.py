@@ -13,26 +13,22 @@ from typing import Literal, get_args
 from gem_core.errors import RuleError
 
 __all__ = [
-    "BFLOAT16",
     "BUILT_IN",
     "DIRECTIONS",
     "ENTRY_POINTS",
     "PRECONDITIONED",
     "Direction",
     "Precondition",
-    "StateType",
     "foreign_rules",
     "is_rule",
     "require_direction",
     "require_precondition",
     "require_rule",
-    "require_state_type",
     "rule_names",
 ]
 
 Precondition = Literal["none", "rms", "averaged-rms"]
 Direction = Literal["gradient", "rms", "spectral"]
-StateType = Literal["float32", "bfloat16"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 BUILT_IN = {
@@ -56,7 +52,6 @@ PRECONDITIONED = {
     ("gem", "rms"): "gem_core.rules.gem_rms:GemRms",
     ("gem", "averaged-rms"): "gem_core.rules.gem_averaged_rms:GemAveragedRms",
 }
-BFLOAT16 = {("gem", "none"): "gem_core.rules.gem_bfloat16:GemBfloat16"}
 # Their formulas take delta / eta for a gradient.
 GRADIENT_RULES = frozenset({"dc-asgd"})
 ENTRY_POINTS = "gemps.rules"
@@ -88,15 +83,6 @@ def require_precondition(name: str, precondition: str) -> None:
             f"there is no preconditioner {precondition!r}; choose one of: {known}"
             if has_any
             else f"rule {name!r} has no preconditioner: choose rule gem, or precondition none"
-        )
-
-
-def require_state_type(name: str, precondition: str, state_type: str) -> None:
-    """Raise RuleError unless the rule has it."""
-    if state_type != "float32" and (name, precondition) not in BFLOAT16:
-        raise RuleError(
-            f"rule {name!r} with precondition {precondition} keeps float32 only: choose state type float32, or rule "
-            "gem without a preconditioner"
         )
 
 

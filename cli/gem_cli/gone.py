@@ -47,6 +47,10 @@ SETTINGS: dict[str, Gone] = {
     "keep_moments": Gone(
         "leave it out; the moments of workers begin at 0 after a restart of the server", (ServerSettings,)
     ),
+    "state_type": Gone(
+        "several servers divide the memory; use --shards with gemps train, or --shard with gemps serve",
+        (ServerSettings,),
+    ),
 }
 
 # Flags alone, with their dashes: options that were no settings, and settings whose key and variable remain.

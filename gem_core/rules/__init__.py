@@ -6,14 +6,12 @@ import importlib
 
 from gem_core.errors import RuleError
 from gem_core.registry import (
-    BFLOAT16,
     BUILT_IN,
     ENTRY_POINTS,
     PRECONDITIONED,
     foreign_rules,
     require_precondition,
     require_rule,
-    require_state_type,
     rule_names,
 )
 from gem_core.rules.interface import RuleState, Setting, Statistics, UpdateRule, WorkerStep
@@ -35,22 +33,18 @@ def known_settings(name: str, precondition: str = "none") -> tuple[Setting, ...]
     return _rule(name, precondition).known_settings
 
 
-def create_rule(name: str, precondition: str = "none", state_type: str = "float32", /, **settings: float) -> UpdateRule:
+def create_rule(name: str, precondition: str = "none", /, **settings: float) -> UpdateRule:
     """Create a rule for one run; settings default to those of `known_settings`.
 
-    Raises RuleError for an unknown or unloadable rule, a preconditioner or state type that it lacks, or an illegal
-    setting.
+    Raises RuleError for an unknown or unloadable rule, a preconditioner that it lacks, or an illegal setting.
     """
-    return _rule(name, precondition, state_type)(settings)
+    return _rule(name, precondition)(settings)
 
 
-def _rule(name: str, precondition: str, state_type: str = "float32") -> type[UpdateRule]:
+def _rule(name: str, precondition: str) -> type[UpdateRule]:
     require_rule(name)
     require_precondition(name, precondition)
-    require_state_type(name, precondition, state_type)
     path = PRECONDITIONED.get((name, precondition)) or BUILT_IN.get(name)
-    if state_type != "float32":
-        path = BFLOAT16[name, precondition]
     if path is not None:
         module, _, class_name = path.partition(":")
         built_in: type[UpdateRule] = getattr(importlib.import_module(module), class_name)

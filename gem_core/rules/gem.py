@@ -94,18 +94,12 @@ class Gem(DecayingRule):
         at: NDArray[np.int64] | slice,
     ) -> NDArray[np.float32]:
         mu, kappa, least, most, epsilon = self._constants
-        snapshots, moments = self._state_at(parameters, state, at)
+        (moment,) = state.vectors
         with np.errstate(over="ignore", invalid="ignore"):  # diverging runs
-            moments = mu * moments + deltas
-            drifts = parameters[at] - snapshots
+            moments = mu * moment[at] + deltas
+            drifts = parameters[at] - state.snapshot[at]
             pi: NDArray[np.float32] = (kappa * np.abs(moments) - np.abs(drifts)) / (np.abs(deltas) + epsilon)
             return np.clip(pi, least, most, out=pi)
-
-    def _state_at(
-        self, parameters: NDArray[np.float32], state: RuleState, at: NDArray[np.int64] | slice
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        (moment,) = state.vectors
-        return state.snapshot[at], moment[at]
 
     def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
         return self._constants

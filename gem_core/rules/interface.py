@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_core.aligned import aligned_copy, aligned_empty, aligned_zeros
+from gem_core.aligned import aligned_copy, aligned_zeros
 from gem_core.errors import RuleError, SizeMismatchError
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 from gem_core.rule_settings import Setting, check_settings
@@ -25,7 +25,7 @@ _FLOAT32 = np.dtype(np.float32)
 
 
 class RuleState:
-    """One worker's state: arrays of shape (n,) and the rule's `state_type`.
+    """One worker's state: float32 arrays of shape (n,).
 
     Attributes:
         snapshot: s_w, exactly the worker's parameters. The state's owner may replace the array.
@@ -34,7 +34,7 @@ class RuleState:
 
     __slots__ = ("snapshot", "vectors")
 
-    def __init__(self, snapshot: NDArray[Any], vectors: tuple[NDArray[Any], ...] = ()) -> None:
+    def __init__(self, snapshot: NDArray[np.float32], vectors: tuple[NDArray[np.float32], ...] = ()) -> None:
         self.snapshot = snapshot
         self.vectors = vectors
 
@@ -46,7 +46,6 @@ class UpdateRule:
         name: for `create_rule` and `--rule`.
         kernel: elementwise update of theta, the snapshot, the worker's vectors and the run's.
         vectors_per_worker: vectors of size n, snapshot included.
-        state_type: their type.
         vectors_per_run: those of the run.
         scalars_of_run: numbers that belong to these, initially `first_scalars`.
         keeps_run: whether both survive a server restart, unlike workers' states.
@@ -62,7 +61,6 @@ class UpdateRule:
     name: ClassVar[str]
     kernel: Kernel
     vectors_per_worker: int = 1
-    state_type: ClassVar[np.dtype[Any]] = _FLOAT32
     vectors_per_run: int = 0
     first_scalars: ClassVar[Mapping[str, float]] = MappingProxyType({})
     keeps_run: ClassVar[bool] = True
@@ -99,11 +97,6 @@ class UpdateRule:
         return dict(self.scalars_of_run) if self.keeps_run else {}
 
     @property
-    def is_compact(self) -> bool:
-        """Whether snapshots cannot be sent."""
-        return self.state_type != _FLOAT32
-
-    @property
     def worker_step(self) -> WorkerStep:
         """Between two commits."""
         return WorkerStep()
@@ -113,10 +106,6 @@ class UpdateRule:
         self.vectors_of_run(parameters)
         others = tuple(aligned_zeros(parameters.size) for _ in range(self.vectors_per_worker - 1))
         return RuleState(aligned_copy(parameters), others)
-
-    def new_snapshot(self, state: RuleState) -> NDArray[Any]:
-        """An array for another snapshot."""
-        return aligned_empty(state.snapshot.size)
 
     def vectors_of_run(self, parameters: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
         """The run's vectors, initially 0. Raises SizeMismatchError if n changed."""
@@ -137,8 +126,8 @@ class UpdateRule:
                 f"a run, not {len(vectors)} and {sorted(scalars)}"
             )
         for vector in vectors:
-            if not _is_usable(vector, _FLOAT32, vectors[0].size):
-                raise _unusable("a vector of the run", vector, _FLOAT32, vectors[0].size)
+            if not _is_usable(vector, vectors[0].size):
+                raise _unusable("a vector of the run", vector, vectors[0].size)
         if self.keeps_run:
             self._vectors = tuple(vectors)
             self.scalars_of_run |= scalars
@@ -176,8 +165,8 @@ class UpdateRule:
             RuleError: staleness is negative, or the rule needs eta and got none.
         """
         self._check_vectors(parameters, state)
-        if not _is_usable(delta, _FLOAT32, parameters.size):
-            raise _unusable("delta", delta, _FLOAT32, parameters.size)
+        if not _is_usable(delta, parameters.size):
+            raise _unusable("delta", delta, parameters.size)
         if staleness < 0:
             raise RuleError(f"staleness {staleness}: the snapshot cannot be newer than the parameters")
         if self.needs_eta and not 0 <= eta < math.inf:
@@ -233,12 +222,12 @@ class UpdateRule:
     def _check_vectors(self, parameters: NDArray[np.float32], state: RuleState) -> None:
         """Check what compiled code does not check, such as lengths. Raises SizeMismatchError."""
         size = parameters.size
-        if not _is_usable(parameters, _FLOAT32, size):
-            raise _unusable("parameters", parameters, _FLOAT32, size)
+        if not _is_usable(parameters, size):
+            raise _unusable("parameters", parameters, size)
         for array in (state.snapshot, *state.vectors):
-            if not _is_usable(array, self.state_type, size):
+            if not _is_usable(array, size):
                 what = "snapshot" if array is state.snapshot else "a vector of the state"
-                raise _unusable(what, array, self.state_type, size)
+                raise _unusable(what, array, size)
 
     def _decay(self, elements: int, eta: float) -> Decay | None:
         """A commit's weight decay."""
@@ -253,14 +242,14 @@ class UpdateRule:
         return f"<rule {self.name}({listed})>"
 
 
-def _is_usable(array: NDArray[Any], known: np.dtype[Any], size: int) -> bool:
+def _is_usable(array: NDArray[Any], size: int) -> bool:
     flags = array.flags
-    return array.dtype == known and array.shape == (size,) and flags.c_contiguous and flags.aligned
+    return array.dtype == _FLOAT32 and array.shape == (size,) and flags.c_contiguous and flags.aligned
 
 
-def _unusable(what: str, array: NDArray[Any], known: np.dtype[Any], size: int) -> SizeMismatchError:
+def _unusable(what: str, array: NDArray[Any], size: int) -> SizeMismatchError:
     return SizeMismatchError(
-        f"{what}: {array.dtype} of shape {array.shape}; a commit needs contiguous, aligned {known} vectors "
+        f"{what}: {array.dtype} of shape {array.shape}; a commit needs contiguous, aligned {_FLOAT32} vectors "
         f"of one length ({size})"
     )
 

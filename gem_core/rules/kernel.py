@@ -36,7 +36,7 @@ from gem_core.rules.blocks import (
     driver_function,
 )
 
-__all__ = ["CHECKSUM", "NO_LIMITS", "Decay", "Kernel", "Statistics", "squares", "summed"]
+__all__ = ["CHECKSUM", "NO_LIMITS", "Decay", "Kernel", "Statistics"]
 
 # Float32 sums of squares beyond these are unreliable.
 _LEAST_SUM, _LARGEST_SUM = np.float32(1e-28), np.float32(1e38)
@@ -160,12 +160,6 @@ class Kernel:
     @cached_property
     def _decaying(self) -> tuple[Driver, Driver]:
         return self._compile(_PIECES)
-
-    @cached_property
-    def strip(self) -> Callable[..., Any]:
-        """The loop over a strip, with weight decay."""
-        strip: Callable[..., Any] = self._namespace(_PIECES)["update_strip"]
-        return strip
 
     def _compile(self, blocks: str) -> tuple[Driver, Driver]:
         update, decays = self._update, blocks is _PIECES

@@ -84,8 +84,7 @@ class RunningServer:
         self._temporary = folder = Path(mkdtemp(prefix="gemps-"))
         own: dict[str, Any] = {"ready_file": folder / "server.json", "log_format": "human"}
         socket = folder / "memory"
-        shares = sys.platform == "linux" and settings.state_type == "float32"
-        if shares and len(os.fsencode(group.shard_socket(socket, shards))) <= MAX_SOCKET_PATH_BYTES:
+        if sys.platform == "linux" and len(os.fsencode(group.shard_socket(socket, shards))) <= MAX_SOCKET_PATH_BYTES:
             own["shared_memory_socket"] = socket
         given = {name: getattr(settings, name) for name in settings.model_fields_set}
         given = own | {name: value for name, value in given.items() if value is not None} | {"bind": bind}

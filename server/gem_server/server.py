@@ -106,9 +106,7 @@ class Server:
     ) -> None:
         self.settings = settings
         try:
-            self.rule = create_rule(
-                settings.rule, settings.precondition, settings.state_type, **settings.settings_of_rule()
-            )
+            self.rule = create_rule(settings.rule, settings.precondition, **settings.settings_of_rule())
         except RuleError as error:
             raise StartupError(str(error)) from error
         self.shard = settings.part
@@ -123,7 +121,6 @@ class Server:
             self.rule.vectors_per_worker,
             self.rule.vectors_per_run + _copies_to_store(settings, self.rule),
             BUFFERS_FOR_THE_SLOW,
-            self.rule.state_type.itemsize,
         )
         self.sessions = Sessions(
             self.run,
@@ -184,7 +181,6 @@ class Server:
             telemetry=self.telemetry,
             journal=self.persistence.journal,
             observer=self._recorder or self.primary or self.secondary or NoCommitObserver(),
-            is_secondary=self.secondary is not None,
             peer_log=self._peer_log,
         )
         self.persistence.attach(self.applier)
@@ -803,7 +799,6 @@ def _shared_settings(rule: UpdateRule, settings: ServerSettings) -> str:
     about = {
         "rule": rule.name,
         "precondition": rule.precondition,
-        "state_type": settings.state_type,
         "durability": settings.durability_level,
         "staging_buffers": settings.staging_buffers,
         "data_dir": settings.data_dir is not None,
@@ -814,7 +809,7 @@ def _shared_settings(rule: UpdateRule, settings: ServerSettings) -> str:
 
 def _copies_to_store(settings: ServerSettings, rule: UpdateRule) -> int:
     """Vectors to store where snapshots are not theta."""
-    logged = LOGGED_COPIES * (rule.kept_vectors + (rule.is_compact or not rule.sends_parameters))
+    logged = LOGGED_COPIES * (rule.kept_vectors + (not rule.sends_parameters))
     cut = rule.kept_vectors if settings.data_dir is not None else 0
     return cut + (logged if settings.durability_level == "commit" else 0)
 

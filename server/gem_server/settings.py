@@ -14,12 +14,10 @@ from gem_core.registry import (
     BUILT_IN,
     Direction,
     Precondition,
-    StateType,
     require_decay,
     require_direction,
     require_precondition,
     require_rule,
-    require_state_type,
 )
 from gem_core.rule_settings import (
     GEM_SETTINGS,
@@ -180,14 +178,6 @@ class ServerSettings(BaseSettings):
         "of squares, of all gradients (rms) or of an average over about one gradient a worker (averaged-rms); with "
         "--direction and more than 32 workers take rms. Eta is then the size of a step. It takes "
         "one or two vectors of the model's size.",
-        json_schema_extra={"panel": "Update rule"},
-    )
-    state_type: StateType = Field(
-        "float32",
-        description="How the server keeps gem's moment and snapshot of each worker. bfloat16 takes 4 bytes a parameter "
-        "and worker instead of 8, and one vector of the model's size. Replies are then read from --staging-buffers, "
-        "and commits wait while a checkpoint is written. Without preconditioner, --keep-moments, --record and shared "
-        "memory.",
         json_schema_extra={"panel": "Update rule"},
     )
     direction: Direction = Field(
@@ -491,7 +481,6 @@ class ServerSettings(BaseSettings):
         self._check_tls()
         self._check_network()
         self._check_rule()
-        self._check_state_type()
         self._check_eta()
         self._check_shard()
         self._check_order()
@@ -553,17 +542,6 @@ class ServerSettings(BaseSettings):
         used = check_settings("gem", known, self.settings_of_rule())
         if "local_rate" in chosen and used["local_steps"] == 1:
             raise RuleError("local_rate needs --local-steps: leave it out, or add --local-steps 4")
-
-    def _check_state_type(self) -> None:
-        with _named(f"--state-type {self.state_type}: "):
-            require_state_type(self.rule, self.precondition, self.state_type)
-        needs_float32 = {
-            "--record": self.record,
-            "--shared-memory-socket": self.shared_memory_socket,
-        }
-        for flag, given_value in needs_float32.items():
-            if given_value and self.state_type != "float32":
-                raise ValueError(f"--state-type {self.state_type} excludes {flag}: leave out one of them")
 
     def _check_eta(self) -> None:
         if self.schedule.ends_with_the_run and not (self.commits or self.steps or self.epochs):

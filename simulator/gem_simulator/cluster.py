@@ -97,7 +97,7 @@ class Cluster:
 
     def _compute(self, worker: _Worker) -> tuple[Delta, int]:
         """Lazy: the worker's parameters are still its reply's."""
-        return self._workload.step(worker.hand, worker.exchange.held, worker.buffers, self._eta)
+        return self._workload.step(worker.hand, worker.exchange.state.snapshot, worker.buffers, self._eta)
 
     def _merged(self, given: bytes, sent: bytes) -> bytes:
         """The BUFFERs after a commit: those that the worker has not changed do not travel (commit.proto)."""

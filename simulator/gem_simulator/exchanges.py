@@ -17,7 +17,8 @@ from gem_simulator.events import Kind
 class Exchange(ABC):
     """One worker's exchange.
 
-    `requests`: of a step. `holds`: a step blocks other workers. `state`: the rule's. `held`: the worker's parameters.
+    `requests`: of a step. `holds`: a step blocks other workers. `state`: the rule's; its snapshot has the worker's
+    parameters.
     """
 
     name: ClassVar[str]
@@ -28,7 +29,6 @@ class Exchange(ABC):
         self._rule = rule
         self._eta = eta
         self.state: RuleState = rule.new_worker(parameters)
-        self.held: NDArray[np.float32] = parameters.copy() if rule.is_compact else self.state.snapshot
 
     @abstractmethod
     def fetched(self, parameters: NDArray[np.float32], delta: NDArray[np.float32], staleness: int) -> Statistics | None:
@@ -52,10 +52,7 @@ class ServiceExchange(Exchange):
 
     def committed(self, parameters: NDArray[np.float32], delta: NDArray[np.float32], staleness: int) -> Statistics:
         """Apply the rule."""
-        statistics = self._rule.commit(parameters, self.state, delta, staleness, self._eta)
-        if self._rule.is_compact:
-            np.copyto(self.held, parameters)
-        return statistics
+        return self._rule.commit(parameters, self.state, delta, staleness, self._eta)
 
 
 class OriginalExchange(ServiceExchange):

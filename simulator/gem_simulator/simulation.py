@@ -51,8 +51,6 @@ def simulate(
             "choose --exchange service"
         )
     rule = rule or create_rule(settings.rule, settings.precondition, **settings.settings_of_rule())
-    if record is not None and rule.is_compact:
-        raise SimulationError("a trace cannot be exact with bfloat16 state: leave record out, or use a float32 rule")
     if settings.exchange == "paper" and (rule.vectors_per_run or not rule.sends_parameters):
         raise SimulationError(
             f"the rule {rule.name} needs the server to apply it, and with --exchange paper workers do: choose "

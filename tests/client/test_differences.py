@@ -127,18 +127,6 @@ def test_a_restarted_server_sends_parameters_whole_first(serve: Serve, connect: 
         server.stop()
 
 
-def test_with_bfloat16_state_differences_follow_theta(serve: Serve, connect: Connect) -> None:
-    server = serve(rule="gem", state_type="bfloat16", eta=1.0)
-    client = connect(server.address, LARGE, parameter_wire_types=(WireType.INT4_BLOCK,)).client
-    into = begin(client, LARGE)
-    for step in range(10):
-        client.commit(delta(LARGE, step), into)
-        np.testing.assert_array_equal(copy_of(server), parameters_in(LARGE, into))
-    for _ in range(40):
-        client.commit(memoryview(bytes(byte_count(LARGE))), into)
-    np.testing.assert_allclose(parameters_in(LARGE, into), server.parameters(), atol=1e-2)
-
-
 def test_a_repeat_with_overlap_brings_parameters_whole(serve: Serve, proxied: Proxied, connect: Connect) -> None:
     server = serve(lane_port=-1)
     proxy = proxied(server)

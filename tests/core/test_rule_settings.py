@@ -128,13 +128,6 @@ def test_restored_vectors_that_a_commit_cannot_use_are_refused() -> None:
             rule.restore_run([*vectors[1:], wrong], rule.kept_scalars)
 
 
-def test_compact_snapshots_are_not_refreshed_from_strided_parameters() -> None:
-    rule, theta = create_rule("gem", "none", "bfloat16"), np.ones(10, np.float32)
-    state = rule.new_worker(theta)
-    with pytest.raises(SizeMismatchError, match="parameters: float32"):
-        rule.refresh(np.ones(20, np.float32)[::2], state)
-
-
 def test_a_negative_staleness_is_refused() -> None:
     rule, theta = create_rule("adaptive-staleness"), np.zeros(3, np.float32)
     with pytest.raises(RuleError, match="staleness -1"):

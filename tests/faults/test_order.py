@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from gem_server.durability import checkpoint, log, recovery
+from gem_server.durability import log, recovery
 from gem_server.server import Server
 from gem_server.settings import ServerSettings
 from gemps.v1 import operations_pb2, status_pb2
@@ -122,30 +122,6 @@ async def test_parameters_that_are_being_written_do_not_change(
     assert before is not None
     assert before.whole.clock == 2
     assert before.whole.parameters.tobytes() != found.whole.parameters.tobytes()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("gated", [{"state_type": "bfloat16", "durability": "interval"}], indirect=True)
-async def test_with_compact_state_commits_wait_for_a_checkpoint_that_has_no_copy(
-    gated: tuple[Serving, GatedDisk], tmp_path: Path
-) -> None:
-    serving, disk = gated
-    (worker,) = await serving.training(1, LARGE)
-    await worker.commit(worker.delta(1))
-    written = found_as_server_keeps(serving)
-    disk.gate.clear()
-    writing = asyncio.ensure_future(serving.stub.Control(CHECKPOINT))
-    await reached(disk)
-    stream = worker.commit_stream()
-    await stream.send_commit(worker.prepare(worker.delta(2)))
-    await server_has_had_its_turn(serving)
-    assert serving.server.central.clock == 2
-    disk.gate.set()
-    assert (await asyncio.wait_for(writing, PATIENCE)).version.clock == 2
-    assert (await stream.outcome()).verdict.version.clock == 3
-    saved = checkpoint.read_latest(tmp_path)
-    assert saved is not None
-    assert saved.parameters.tobytes() + saved.buffers == written
 
 
 def found_as_server_keeps(serving: Serving) -> bytes:

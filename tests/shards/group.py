@@ -33,7 +33,6 @@ MODEL = Layout(
 SHARED = (
     "rule",
     "precondition",
-    "state_type",
     "durability",
     "resume",
     "staging_buffers",

@@ -2,16 +2,13 @@
 
 import functools
 import threading
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-from gem_worker.client.pull import Puller
 
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
-from gem_core.payload import PayloadFormat
 from gem_core.registry import BUILT_IN, PRECONDITIONED
-from gem_core.rules.blocks import BLOCK
 from tests.shards.group import MODEL, Float32, Worker, serving
 
 WORKERS, ROUNDS = 3, 6
@@ -36,11 +33,9 @@ class Result(NamedTuple):
     order: list[tuple[int, int]]
 
 
-def run(
-    shards: int, rule: str, precondition: str = "none", state_type: str = "float32", layout: Layout = MODEL
-) -> Result:
+def run(shards: int, rule: str, precondition: str = "none", layout: Layout = MODEL) -> Result:
     """Round robin; one worker leaves and comes back under another session."""
-    with serving(shards, rule=rule, precondition=precondition, state_type=state_type) as group:
+    with serving(shards, rule=rule, precondition=precondition) as group:
         workers = [Worker(group.address, number, layout) for number in range(WORKERS)]
         for worker in workers:
             worker.begin()
@@ -76,41 +71,6 @@ def test_shards_move_the_model_as_one_server(rule: str, precondition: str, shard
     assert found.order == expected.order
     assert np.array_equal(found.theta, expected.theta)
     assert np.array_equal(found.pulled, expected.pulled)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("shards", [2, 3])
-def test_shards_with_bfloat16_state_move_the_model_as_one_server(shards: int) -> None:
-    assert LARGE.parameter_count // 3 > BLOCK
-    expected, found = (
-        run(1, "gem", state_type="bfloat16", layout=LARGE),
-        run(shards, "gem", state_type="bfloat16", layout=LARGE),
-    )
-    assert found.order == expected.order
-    assert np.array_equal(found.theta, expected.theta)
-    assert np.array_equal(found.pulled, expected.pulled)
-
-
-def test_a_pull_of_bfloat16_state_is_of_one_clock_although_commits_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(2, rule="gem", state_type="bfloat16") as group:
-        first, second = Worker(group.address, 0), Worker(group.address, 1)
-        for worker in (first, second):
-            worker.begin()
-            worker.pull()
-        assert second.commit().applied  # so that the pull changes the snapshot
-        pull = Puller.pull
-
-        def commit_between(self: Puller, into: memoryview, payload: PayloadFormat, wanted: Any = None) -> Any:
-            if wanted is not None:
-                assert second.commit().applied
-            return pull(self, into, payload, wanted)
-
-        at_pull = group.parameters()
-        monkeypatch.setattr(Puller, "pull", commit_between)
-        assert first.pull() == group.clocks()[0] - 1
-        assert np.array_equal(first.parameters, at_pull)
-        first.end()
-        second.end()
 
 
 def run_at_once(shards: int) -> Float32:

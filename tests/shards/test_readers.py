@@ -28,9 +28,8 @@ def worker_of(group: Group, number: int = 0) -> Worker:
     return worker
 
 
-@pytest.mark.parametrize("state_type", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
-def test_a_reader_gets_one_clock_although_commits_follow(state_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(3, rule="gem", state_type=state_type) as group, Observer(group.address) as observer:
+def test_a_reader_gets_one_clock_although_commits_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(3, rule="gem") as group, Observer(group.address) as observer:
         worker = worker_of(group)
         assert worker.commit().applied
         expected, clock = group.parameters(), group.clocks()[0]

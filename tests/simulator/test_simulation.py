@@ -197,15 +197,3 @@ def test_local_steps_take_their_time(digits: Task) -> None:
 def test_a_column_that_is_not_there_is_told_with_those_that_are(digits: Task) -> None:
     with pytest.raises(KeyError, match="no column 'stale'; there are at, waited, rank"):
         simulate(settings(steps=1), task=digits).history.column("stale")
-
-
-def test_a_simulation_with_bfloat16_state_learns_as_much_and_leaves_no_trace(digits: Task, tmp_path: Path) -> None:
-    chosen = settings(workers=8, steps=60, model="mlp", compute_time="lognormal:1,0.5", die="1@20", join="2@10")
-    exact, first, second = (
-        simulate(chosen, task=digits, rule=create_rule("gem", "none", kind))
-        for kind in ("float32", "bfloat16", "bfloat16")
-    )
-    assert first.digest == second.digest != exact.digest
-    assert first.final.test_loss == pytest.approx(exact.final.test_loss, rel=0.03)
-    with pytest.raises(SimulationError, match="cannot be exact with bfloat16 state: leave record out"):
-        simulate(chosen, task=digits, rule=create_rule("gem", "none", "bfloat16"), record=tmp_path / "run.trace")

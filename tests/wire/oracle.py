@@ -20,10 +20,9 @@ class Oracle:
         rule: str = "gem",
         precondition: str = "none",
         layout: gem_core.Layout | None = None,
-        state_type: str = "float32",
         **settings: float,
     ) -> None:
-        self.rule = gem_core.create_rule(rule, precondition, state_type, **((GEM if rule == "gem" else {}) | settings))
+        self.rule = gem_core.create_rule(rule, precondition, **((GEM if rule == "gem" else {}) | settings))
         if layout is not None:
             self.rule.begin(layout)
         self.parameters: NDArray[np.float32] = first.parameters.astype(np.float32)

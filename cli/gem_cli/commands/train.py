@@ -160,7 +160,7 @@ def _prepare(
         own["exit_grace"] = max(asked.exit_grace, settings.worker_exit_timeout)
     if command is None and not (asked.steps or asked.epochs or asked.commits):
         own["epochs"] = TEXT_EPOCHS if worker.task == "text" else DEFAULT_EPOCHS
-    shares = asked.state_type == "float32" and "shared_memory_socket" not in asked.model_fields_set
+    shares = "shared_memory_socket" not in asked.model_fields_set
     if settings.shards > 1:
         own |= shards.primary_settings(asked, client, settings.shards)
         own["bind"] = shards.with_port(own.get("bind", asked.bind))

@@ -175,18 +175,12 @@ class Checkpointer:
         async with call.ending(), self._next_log() as file:
             request = CutRequest(None, call, lambda: self._describe_cut(file))
             (submit or self._applier.submit)(request)
+            state, reader, rule = await request.done
             try:
-                state, reader, rule = await request.done
-                try:
-                    await self._log_has_begun(file)
-                    written = request.written.set
-                    return await self._store(
-                        reader.version, reader.parameters, reader.buffers, state, rule, file, written
-                    )
-                finally:
-                    reader.close()
+                await self._log_has_begun(file)
+                return await self._store(reader.version, reader.parameters, reader.buffers, state, rule, file)
             finally:
-                request.written.set()
+                reader.close()
 
     async def _write_still(self) -> Path:
         async with self._next_log() as file:
@@ -242,7 +236,6 @@ class Checkpointer:
         state: dict[str, Any],
         rule: KeptRule,
         file: LogFile | None,
-        written: Callable[[], None] = lambda: None,
         *,
         alone: bool = False,
     ) -> Path:
@@ -266,7 +259,6 @@ class Checkpointer:
             failure = StorageError(f"a checkpoint could not be written: {error}")
             self._on_failure(failure)
             raise failure from error
-        written()
         if not alone:
             await self._agreement.wait_checkpoint()
         self._complete = self.newest

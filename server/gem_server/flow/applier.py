@@ -4,10 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import suppress
 from typing import TypeVar
-
-import numpy as np
 
 from gem_core import UpdateRule
 from gem_core.selection import Selection
@@ -30,7 +27,7 @@ from gem_server.flow.requests import (
     Unchanged,
 )
 from gem_server.flow.shared_snapshots import SharedSnapshots
-from gem_server.flow.staging_pool import BufferLease, StagingPool
+from gem_server.flow.staging_pool import StagingPool
 from gem_server.peer_log import PeerLog
 from gem_server.state.buffers import Buffers, with_commit
 from gem_server.state.central_variable import CentralVariable, Snapshot
@@ -68,7 +65,6 @@ class Applier:
         telemetry: Telemetry,
         journal: Journal,
         observer: CommitObserver,
-        is_secondary: bool,
         peer_log: PeerLog,
     ) -> None:
         self._central = central
@@ -83,7 +79,6 @@ class Applier:
         self._pace = Pace(clock)
         self._journal = journal
         self._observer = observer
-        self._is_secondary = is_secondary
         self._peer_log = peer_log
         self.shared = SharedSnapshots(central, clock, stall_timeout)
         self.on_commit: list[Callable[[], None]] = []
@@ -138,7 +133,6 @@ class Applier:
             statistics = await self._elsewhere(lambda: held.commit(central, rule, base, delta, staleness, eta, sample))
         else:
             statistics = held.commit(central, rule, base, delta, staleness, eta, sample)
-        lease = request.hold if rule.is_compact else None
         buffers, has = central.buffers, frozenset[int]()
         if request.payload is not None:
             buffers, has = with_commit(buffers, request.payload, buffer.rest, central.clock + 1)
@@ -147,10 +141,7 @@ class Applier:
         held.written(version, central.buffers)
         session.queued_sequence = 0
         session.queued_commit = None
-        if lease is None:
-            self._staging.release(request.hold)
-        else:  # for the reply
-            await self._maybe_elsewhere(lambda: np.copyto(delta, central.parameters))
+        self._staging.release(request.hold)
         if worker.state is WorkerState.JOINED:
             worker.state = WorkerState.TRAINING
         self._telemetry.committed(
@@ -187,9 +178,7 @@ class Applier:
             listener()
         reader = None
         if session.ended is None and not request.done.done():
-            reader = self._open_reader(session, held, request.call, lease)
-        elif lease is not None:
-            self._staging.release(lease)
+            reader = self._open_reader(session, held, request.call)
         request.resolve(Applied(verdict, reader, _missing(request, buffers, has)))
         if session.ended is not None:
             await self.forget(session)
@@ -207,7 +196,7 @@ class Applier:
     async def _result(self, held: WorkerSnapshots) -> tuple[Snapshot, KeptRule]:
         """Unchanged until the worker's next commit."""
         central, kept = self._central, await self._copy_rule()
-        if self._rule.sends_parameters and not self._rule.is_compact:
+        if self._rule.sends_parameters:
             return held.newest, kept
         parameters = await self._maybe_elsewhere(central.parameters.copy)
         return Snapshot(parameters, central.version, central.buffers), kept
@@ -236,21 +225,13 @@ class Applier:
         if request.known_version == self._central.version and self._rule.sends_parameters:
             request.resolve(Unchanged(self._central.version))
         else:
-            await self._open_newest(request, session)
+            self._open_newest(request, session)
 
-    async def _open_newest(self, request: PullRequest | SnapshotRequest, session: Session) -> None:
+    def _open_newest(self, request: PullRequest | SnapshotRequest, session: Session) -> None:
         if session.held is None or request.done.done():
             return
-        if not self._rule.is_compact:
-            self._end_reader(session)
-            request.resolve(self._open_reader(session, session.held, request.call))
-            return
-        version = session.held.newest.version
-        reader = self.shared.open(request.call, version) or await self._open_shared(request.call)
         self._end_reader(session)
-        self._belongs_to(session, reader)
-        if not request.resolve(reader):
-            reader.close()
+        request.resolve(self._open_reader(session, session.held, request.call))
 
     async def refresh(self, session: Session) -> None:
         """Update the newest snapshot; keep the moment."""
@@ -293,21 +274,14 @@ class Applier:
         session = request.session
         session.check_alive()
         newest = session.held.newest.version if session.held else None
-        is_lost = self._rule.is_compact and not (newest == self._central.version or self.shared.has(newest))
-        if (request.version not in (None, newest)) or (is_lost and (request.version or self._is_secondary)):
+        if request.version not in (None, newest):
             raise RefusedError(
                 Reason.STALE_BASE,
                 "the session's snapshot is no longer of the version to continue: pull from the start",
             )
-        if session.held is None or is_lost:
+        if session.held is None:
             await self.refresh(session)
-        await self._open_newest(request, session)
-
-    async def hold_theta(self, session: Session) -> None:
-        """Keep theta for the session's next read, if its snapshot cannot be read."""
-        if self._rule.is_compact:
-            with suppress(RefusedError):  # no room: the read will be refused
-                self._belongs_to(session, await self.keep_theta())
+        self._open_newest(request, session)
 
     async def keep_theta(self) -> Reader:
         """Open a reader for a call that will come. Raises TOO_MANY."""
@@ -332,26 +306,11 @@ class Applier:
             reader.close()
 
     async def cut(self, request: CutRequest) -> None:
-        """Describe the state, copy what the rule keeps, and open a reader of the parameters.
-
-        With a compact rule commits wait until the checkpoint is written.
-        """
+        """Describe the state, copy what the rule keeps, and open a reader of the parameters."""
         rule = await self._copy_rule()
-        if self._rule.is_compact:
-            await self._hold_commits(request, rule)
-            return
         reader = await self._open_shared(request.call)
         reader.progressed_at = math.inf  # waits for the disk
         if not request.resolve((request.describe(), reader, rule)):
-            reader.close()
-
-    async def _hold_commits(self, request: CutRequest, rule: KeptRule) -> None:
-        """A copy would take as much memory as a compact worker."""
-        central = self._central
-        reader = Reader(request.call, central.version, central.parameters, central.buffers, self._clock)
-        if request.resolve((request.describe(), reader, rule)):
-            await request.written.wait()
-        else:
             reader.close()
 
     async def _open_shared(self, call: Call | None) -> Reader:
@@ -377,16 +336,10 @@ class Applier:
         self._sessions.consider_start()
         return True
 
-    def _open_reader(
-        self, session: Session, held: WorkerSnapshots, call: Call, lease: BufferLease | None = None
-    ) -> Reader:
+    def _open_reader(self, session: Session, held: WorkerSnapshots, call: Call) -> Reader:
         newest = held.newest
         handle = newest.published.handle if newest.published is not None else None
-        parameters = newest.parameters if lease is None or lease.buffer is None else lease.buffer.parameters
-        reader = Reader(call, newest.version, parameters, newest.buffers, self._clock, handle)
-        if lease is not None:
-            lease.reply = reader
-            reader.on_close.append(lambda _: self._staging.release(lease))
+        reader = Reader(call, newest.version, newest.parameters, newest.buffers, self._clock, handle)
         self._belongs_to(session, reader)
         return reader
 

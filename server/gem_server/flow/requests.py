@@ -198,12 +198,11 @@ class ForgetRequest(Request[None]):
 
 @dataclass(slots=True, eq=False)
 class CutRequest(Request[tuple[dict[str, Any], Reader, KeptRule]]):
-    """Reads the state at one point, for a checkpoint; `written`: it is, or never will be."""
+    """Reads the state at one point, for a checkpoint."""
 
     session: None
     call: Call
     describe: Callable[[], dict[str, Any]]
-    written: asyncio.Event = field(default_factory=asyncio.Event, kw_only=True)
 
     async def _execute(self, applier: "Applier") -> None:
         await applier.cut(self)

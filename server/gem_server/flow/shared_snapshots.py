@@ -40,10 +40,6 @@ class SharedSnapshots:
         """Number of readers."""
         return sum(len(shared.readers) for shared in self._snapshots)
 
-    def has(self, version: Version | None) -> bool:
-        """Whether there is a copy of it."""
-        return any(shared.version == version for shared in self._snapshots)
-
     def open(self, call: Call | None, version: Version) -> Reader | None:
         """A reader if there is a copy."""
         for shared in self._snapshots:

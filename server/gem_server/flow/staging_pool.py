@@ -1,8 +1,7 @@
 """Staging buffers for deltas, and a bounded list of calls that wait for one.
 
 When the list is full, the last in order (new or waiting) must retry; it keeps its first request time against
-starvation. A complete commit's buffer belongs to the queue, then, with a compact rule, to the reply until it
-stalls. Do not wait for another buffer while holding one.
+starvation. A complete commit's buffer belongs to the queue. Do not wait for another buffer while holding one.
 """
 
 import asyncio
@@ -22,7 +21,6 @@ from gem_core.chunking import Assembler, DecodingAssembler
 from gem_core.wire_kernels import COMPILED
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
-from gem_server.flow.reader import Reader
 from gem_server.state.memory import count_buffers
 from gem_server.state.sessions import Session
 
@@ -68,7 +66,7 @@ class BufferLease:
     """A call's place: it waits for a buffer, or has one.
 
     `buffer`: None for an Initialize. `asked_at`: first request. `aside`: has the extra buffer. `received`: has its
-    payload; `complete`: is in the queue; `reply`: its reader.
+    payload; `complete`: is in the queue.
     """
 
     __slots__ = (
@@ -82,7 +80,6 @@ class BufferLease:
         "progressed_at",
         "purpose",
         "received",
-        "reply",
         "session",
         "sink",
         "taken",
@@ -102,7 +99,6 @@ class BufferLease:
         self.progressed_at = 0.0
         self.received = False
         self.complete = False
-        self.reply: Reader | None = None
 
 
 class GrantOrder(Protocol):
@@ -156,7 +152,7 @@ class StagingPool:
         if not self._finds_a_buffer(slow=session.uploads_slowly):
             return None
         hold = BufferLease(session, call, purpose)
-        if self._order.pick((hold,), self._uploads()) is not hold:
+        if self._order.pick((hold,), self._holding) is not hold:
             return None
         self._grant(hold)
         return hold
@@ -205,7 +201,7 @@ class StagingPool:
         """Grant free buffers. Call when `pick`'s inputs change."""
         while self._waiting:
             waiting = self._candidates()
-            hold = self._order.pick(waiting, self._uploads()) if waiting else None
+            hold = self._order.pick(waiting, self._holding) if waiting else None
             if hold is None:
                 return
             self._waiting.remove(hold)
@@ -243,15 +239,6 @@ class StagingPool:
             for hold in self._holding
             if not _is_received(hold) and hold.progressed_at <= (limit_of_received if hold.received else limit)
         ]
-        for reader in [hold.reply for hold in self._holding if hold.reply is not None]:
-            if reader.progressed_at <= limit:
-                reader.end(
-                    RefusedError(
-                        Reason.STALLED,
-                        f"nothing was read for {timeout:g} s while others waited for the buffer: ask again",
-                        retry_after=RETRY_SECONDS,
-                    )
-                )
         for hold in stalled:
             what = (
                 f"the commit waited {OTHER_SHARDS_FACTOR * timeout:g} s for other servers or the log"
@@ -296,9 +283,6 @@ class StagingPool:
         """End incomplete uploads."""
         for hold in [hold for hold in self._holding if not hold.complete]:
             hold.call.end(refusal.again())
-
-    def _uploads(self) -> list[BufferLease]:
-        return [hold for hold in self._holding if hold.reply is None]
 
     def _still_waiting(self) -> list[BufferLease]:
         return [hold for hold in self._waiting if _is_waiting(hold)]

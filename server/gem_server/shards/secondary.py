@@ -374,7 +374,6 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         if pull.clock != self._central.clock:
             raise OutOfOrderError(f"this shard is at clock {self._central.clock}, and the primary pulled {pull.clock}")
         await self._applier.refresh(session)
-        await self._applier.hold_theta(session)
 
     async def _keep(self, clock: int) -> None:
         if clock != self._central.clock:

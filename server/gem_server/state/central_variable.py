@@ -6,7 +6,7 @@ Only the applying task writes them, from the event loop or the kernel thread; re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +38,10 @@ class Published(Protocol):
 class Snapshot:
     """Parameters of one version.
 
-    `parameters`: of the rule's state type, written in place, replaced only on a move to shared memory.
+    `parameters`: written in place, replaced only on a move to shared memory.
     """
 
-    parameters: NDArray[Any]
+    parameters: NDArray[np.float32]
     version: Version
     buffers: Buffers
     published: Published | None = None

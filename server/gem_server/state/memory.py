@@ -36,7 +36,6 @@ class MemoryBudget:
     vectors_per_worker: int
     vectors_per_run: int = 0
     more_buffers: int = 0
-    state_bytes: int = FLOAT32_BYTES
     _workers: dict[bytes, int] = field(default_factory=dict)
     _models: dict[bytes, int] = field(default_factory=dict)
     _layouts: dict[bytes, Layout] = field(default_factory=dict)
@@ -51,8 +50,8 @@ class MemoryBudget:
 
     def worker_bytes(self, layout: Layout, *, overlap: bool = False, takes_differences: bool = False) -> int:
         """The bytes per worker."""
-        vectors = self.state_bytes * (self.vectors_per_worker + overlap) + FLOAT32_BYTES * takes_differences
-        return layout.parameter_count * vectors + _buffers_bytes(layout) * (1 + overlap)
+        vectors = self.vectors_per_worker + overlap + takes_differences
+        return FLOAT32_BYTES * layout.parameter_count * vectors + _buffers_bytes(layout) * (1 + overlap)
 
     @property
     def reserved(self) -> int:

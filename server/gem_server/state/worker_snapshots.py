@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_core import RuleState, Statistics, UpdateRule
+from gem_core.aligned import aligned_empty
 from gem_server.state.buffers import NO_BUFFERS, Buffers
 from gem_server.state.central_variable import CentralVariable, Published, Snapshot
 from gem_server.version import Version
@@ -29,7 +30,7 @@ class WorkerSnapshots:
 
     def __init__(self, rule: UpdateRule, state: RuleState, version: Version, buffers: Buffers, count: int) -> None:
         self._state = state
-        older = (Snapshot(rule.new_snapshot(state), NO_VERSION, NO_BUFFERS) for _ in range(count - 1))
+        older = (Snapshot(aligned_empty(state.snapshot.size), NO_VERSION, NO_BUFFERS) for _ in range(count - 1))
         self._snapshots = deque((*older, Snapshot(state.snapshot, version, buffers)))
 
     @property
