@@ -61,6 +61,8 @@ KEYS: dict[str, str] = {}
 
 # Commands, without "gemps".
 COMMANDS: dict[str, str] = {
+    "merge": "use gemps shards merge",
+    "split": "use gemps shards split",
     "top": "gemps status --watch shows the same screen",
     "report": "the run folder has plot.png and summary.json, and gemps train --dashboard 8080 shows a run in a browser",
 }

@@ -19,7 +19,7 @@ from gem_cli.commands.replay import replay
 from gem_cli.commands.reproduce import reproduce
 from gem_cli.commands.sample import sample
 from gem_cli.commands.serve import serve
-from gem_cli.commands.shards import merge, split
+from gem_cli.commands.shards import shards_app
 from gem_cli.commands.simulate import simulate
 from gem_cli.commands.status import status
 from gem_cli.commands.train import train
@@ -70,11 +70,12 @@ def _options(
 
 
 for command in (
-    train, serve, work, evaluate, sample, status, checkpoint, finish, merge, split, replay, simulate,
+    train, serve, work, evaluate, sample, status, checkpoint, finish, replay, simulate,
     reproduce, export_task, certs, doctor, version,
 ):  # fmt: skip
     app.command(help=help_text(command), cls=CommandWithShortHelp)(command)
 app.add_typer(launch_app)
+app.add_typer(shards_app)
 app.add_typer(conformance_app)
 
 

@@ -228,7 +228,7 @@ class Persistence:
         if held != own:
             raise StartupError(
                 f"{self._settings.data_dir} holds {held.title}, and --shard {own} is {own.title}: start each shard "
-                "with its own --data-dir; gemps merge and gemps split change the number of shards"
+                "with its own --data-dir; gemps shards merge and gemps shards split change the number of shards"
             )
 
     def _lock_data_dir(self, data_dir: Path) -> None:

@@ -501,7 +501,7 @@ def more_of(sharded: Run, shards: int) -> subprocess.CompletedProcess[str]:
 def test_a_run_does_not_go_on_with_another_number_of_shards(sharded: Run) -> None:
     refused = more_of(sharded, 3)
     assert refused.returncode == USAGE
-    assert all(text in refused.stderr for text in ("--shards 2", "gemps merge", "gemps split"))
+    assert all(text in refused.stderr for text in ("--shards 2", "gemps shards merge", "gemps shards split"))
 
 
 @pytest.mark.long

@@ -177,7 +177,7 @@ def test_pods_of_two_servers_train_to_the_end(helm: Helm, network: str, tmp_path
     script = helm.notes(values).partition("The model, once the run is finished:")[2].partition("\n\n")[0]
     for one in servers:
         script = script.replace(f"kubectl -n {NAMESPACE} exec {one.name} --", f"docker exec {one.id}")
-    script = script.replace("gemps merge", f"{sys.executable} -m gem_cli merge")
+    script = script.replace("gemps shards merge", f"{sys.executable} -m gem_cli shards merge")
     subprocess.run(["sh", "-ec", script], cwd=tmp_path, env=CLEAN, check=True)
     docker("stop", *(one.id for one in servers))
     assert [one.exit_code() for one in servers] == [0, 0]

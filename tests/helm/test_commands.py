@@ -157,4 +157,4 @@ def test_notes_say_commands_that_work(helm: Helm, releases: dict[str, Rendered],
     assert ("port-forward gemps-server-0 8080" in notes) is (name != "closed")
     assert ("exec gemps-server-0 -- gemps finish" in notes) is (name == "trusted")
     assert ("scale deployment" in notes) is (name == "elastic")
-    assert ("gemps merge state-0 state-1 state-2 --output" in notes) is (name == "shards")
+    assert ("gemps shards merge state-0 state-1 state-2 --output" in notes) is (name == "shards")

@@ -93,7 +93,7 @@ def test_other_numbers_of_shards_go_on_bit_for_bit(rule: str, precondition: str,
 def test_model_in_several_files(tmp_path: Path) -> None:
     train(2, tmp_path / "run", 0, rule="downpour", durability="interval")
     folders = [str(one) for one in data_dirs(tmp_path / "run", 2)]
-    command = [sys.executable, "-m", "gem_cli", "merge", *folders, "--output", str(tmp_path / "whole")]
+    command = [sys.executable, "-m", "gem_cli", "shards", "merge", *folders, "--output", str(tmp_path / "whole")]
     subprocess.run([*command, "--model-folder", str(tmp_path / "one")], check=True, capture_output=True)
     model = tmp_path / "whole/latest/model.safetensors"
     index = model_files.split_model(model, tmp_path / "several", 15_000)
@@ -348,13 +348,13 @@ def test_commands_merge_and_split(tmp_path: Path) -> None:
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     theta = train(2, tmp_path / "two", 0, rule="downpour")
-    merged = gemps("merge", *data_dirs(tmp_path / "two", 2), "--output", tmp_path / "one")
+    merged = gemps("shards", "merge", *data_dirs(tmp_path / "two", 2), "--output", tmp_path / "one")
     assert (Path(merged.stdout.strip()) / "model.safetensors").exists(), merged.stderr
-    made = gemps("split", tmp_path / "one", "--shards", "3", "--output", tmp_path / "three")
+    made = gemps("shards", "split", tmp_path / "one", "--shards", "3", "--output", tmp_path / "three")
     assert made.stdout.split() == [str(path) for path in data_dirs(tmp_path / "three", 3)], made.stderr
     parts = [recovery.recover(path) for path in data_dirs(tmp_path / "three", 3)]
     assert np.array_equal(np.concatenate([one.whole.parameters for one in parts if one is not None]), theta)
-    again = gemps("merge", tmp_path / "two" / "0", "--output", tmp_path / "other")
+    again = gemps("shards", "merge", tmp_path / "two" / "0", "--output", tmp_path / "other")
     assert (again.returncode, again.stderr.count("\n")) == (1, 1)
     assert "give all shards, in order" in again.stderr
 

@@ -1,4 +1,4 @@
-"""`gemps merge` and `gemps split`."""
+"""`gemps shards`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,8 +8,15 @@ import typer
 
 from gem_cli.errors import CommandError
 from gem_cli.extras import require
+from gem_cli.options import help_text
 
 Result = TypeVar("Result")
+
+shards_app = typer.Typer(
+    name="shards",
+    no_args_is_help=True,
+    help="Change the number of servers that hold a model: merge their data directories, or split that of one server.",
+)
 
 
 def merge(
@@ -32,9 +39,9 @@ def merge(
 
     [bold]Examples[/bold]
 
-      gemps merge state-0 state-1 --output state
+      gemps shards merge state-0 state-1 --output state
     """
-    require("server", "merge", "safetensors")
+    require("server", "shards merge", "safetensors")
     from gem_server.durability import checkpoint, model_files, shard_files
 
     place = _done(lambda: shard_files.merge(data_dirs, output))
@@ -53,9 +60,9 @@ def split(
 
     [bold]Examples[/bold]
 
-      gemps split state --shards 2 --output shards
+      gemps shards split state --shards 2 --output shards
     """
-    require("server", "split", "safetensors")
+    require("server", "shards split", "safetensors")
     from gem_server.durability import shard_files
 
     for place in _done(lambda: shard_files.split(data_dir, shards, output)):
@@ -73,3 +80,7 @@ def _done(work: Callable[[], Result]) -> Result:
         raise CommandError(str(error)) from None
     except OSError as error:
         raise CommandError(f"{error}: check the disk and its permissions") from None
+
+
+for _command in (merge, split):
+    shards_app.command(help=help_text(_command))(_command)

@@ -65,8 +65,8 @@ class RunFolder:
         if (found := _shard_count(self.path)) not in (0, shards):
             raise CommandError(
                 f"{self.path} was made with --shards {found}, not {shards}: give --shards {found}, or make another "
-                f"folder from its data: gemps merge {self.path / _SHARDS}/* --output FOLDER for one server; from that, "
-                "gemps split FOLDER --shards N --output OTHER/shards for several",
+                f"folder from its data: gemps shards merge {self.path / _SHARDS}/* --output FOLDER for one server; "
+                "from that, gemps shards split FOLDER --shards N --output OTHER/shards for several",
                 USAGE,
             )
 

@@ -52,7 +52,9 @@ def split(data_dir: Path, count: int, output: Path) -> list[Path]:
     """Write data directories of `count` shards, output/0 and so on; return them. Raises StartupError, OSError."""
     whole = _latest(data_dir)
     if whole.layout.part is not None:
-        raise StartupError(f"{data_dir} holds one shard: give a directory of the whole model, as gemps merge makes")
+        raise StartupError(
+            f"{data_dir} holds one shard: give a directory of the whole model, as gemps shards merge makes"
+        )
     outputs = [output / str(index) for index in range(count)]
     for place in outputs:
         _refuse_used(place)
