@@ -1,6 +1,6 @@
 """How fast the server decodes each wire type, against a plain loop, in one run on one machine.
 
-    python benchmarks/decoders.py [--parameters 2048 4200000] [--rounds 25]
+    python -m benchmarks.decoders [--parameters 2048 4200000] [--rounds 25]
 
 The server's decoder refuses illegal bytes; the plain loop only converts, and writes as simply as one writes it first.
 Both decode the same bytes into memory of their own and take turns. What is shown is the least of the rounds, in which
@@ -16,8 +16,8 @@ from typing import Any
 
 import numba
 import numpy as np
-from kernel import Call, rounds_of
 
+from benchmarks.kernel import Call, rounds_of
 from gem_core.aligned import aligned_empty
 from gem_core.wire_kernels import COMPILED
 from gem_core.wire_types import BLOCK_ELEMENTS, WireType

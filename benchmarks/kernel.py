@@ -31,7 +31,7 @@ import numpy as np
 
 import gem_core
 from gem_core import ElementType, Layout, TensorKind, TensorSpec
-from gem_core.rules.blocks import PARALLEL_FROM
+from gem_core.compilation import PARALLEL_FROM
 from gem_core.rules.interface import UpdateRule
 from gem_core.threads import configure_threads
 

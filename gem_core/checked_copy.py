@@ -9,9 +9,9 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from gem_core.compilation import READ_ONLY_VECTOR, SCALAR, VECTOR, arithmetic, driver
 from gem_core.errors import BadValueError, SizeMismatchError
 from gem_core.layout import Layout
-from gem_core.rules.blocks import READ_ONLY_VECTOR, SCALAR, VECTOR, arithmetic, driver
 from gem_core.wire_types import LARGEST_VALUE, describe_bad_value
 
 __all__ = ["checked_copy", "warm_up"]

@@ -11,7 +11,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from gem_core import wire_types
-from gem_core.rules.blocks import arithmetic, driver
+from gem_core.compilation import arithmetic, driver
 from gem_core.wire_blocks import SPARSE_GROUP
 from gem_core.wire_types import BLOCK_ELEMENTS, BLOCKS, LARGEST_VALUE, BadElement, Codec, WireType, encoded_bytes
 

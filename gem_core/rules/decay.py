@@ -13,9 +13,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from gem_core.compilation import BLOCK
 from gem_core.errors import RuleError
 from gem_core.layout import Layout, TensorRole
-from gem_core.rules.blocks import BLOCK
 from gem_core.rules.interface import UpdateRule
 from gem_core.rules.kernel import Decay
 

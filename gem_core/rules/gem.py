@@ -21,9 +21,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gem_core.compilation import arithmetic
 from gem_core.errors import RuleError
 from gem_core.rule_settings import GEM_SETTINGS, Setting
-from gem_core.rules.blocks import arithmetic
 from gem_core.rules.decay import DecayingRule
 from gem_core.rules.interface import RuleState, WorkerStep
 from gem_core.rules.kernel import Kernel

@@ -3,25 +3,22 @@
 Only sums of statistics may be reassociated. Blocks are summed in order, so results do not depend on the number of
 threads. Strips are summed in float32 and added in float64; unreliable sums of squares are recomputed.
 
-Loops are generated as text: Numba compiles loops over tuples of arrays poorly. Their names hold the checksum of this
-folder's files, so that Numba's cache notices changes.
+Loops are generated as text: Numba compiles loops over tuples of arrays poorly.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-import zlib
 from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
-from gem_core.rules.blocks import (
+from gem_core.compilation import (
     BLOCK,
     INTEGER,
     INTEGERS,
@@ -36,7 +33,7 @@ from gem_core.rules.blocks import (
     driver_function,
 )
 
-__all__ = ["CHECKSUM", "NO_LIMITS", "Decay", "Kernel", "Statistics"]
+__all__ = ["NO_LIMITS", "Decay", "Kernel", "Statistics"]
 
 # Float32 sums of squares beyond these are unreliable.
 _LEAST_SUM, _LARGEST_SUM = np.float32(1e-28), np.float32(1e38)
@@ -171,7 +168,7 @@ class Kernel:
         )  # fmt: skip
         for loop in ("serial", "parallel"):
             kind = f"decaying_{loop}" if decays else loop
-            namespace[loop].__qualname__ = f"{update.__qualname__}_{kind}_{CHECKSUM:08x}"
+            namespace[loop].__qualname__ = f"{update.__qualname__}_{kind}"
         return (
             Driver(namespace["serial"], signature, parallel=False),
             Driver(namespace["parallel"], signature, parallel=True),
@@ -273,7 +270,6 @@ def _listed(names: Any) -> str:
     return "".join(f"{name}, " for name in names)
 
 
-CHECKSUM = zlib.crc32(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))))
 _NAMES = {
     "STRIP": STRIP,
     "block_function": block_function,

@@ -78,6 +78,45 @@ def test_without_any_folder_for_the_cache_it_works_and_says_what_to_do(copied_pa
     assert "set NUMBA_CACHE_DIR to a folder that this process may write to" in complaints
 
 
+HELPER = """
+from gem_core.compilation import arithmetic
+@arithmetic
+def helper(value):
+    return {formula}
+"""
+CALLER = """
+import numpy as np
+from gem_core.compilation import INTEGER, VECTOR, driver
+from gem_core.helper import helper
+@driver(VECTOR, INTEGER, parallel=False)
+def run(values, count):
+    for i in range(count):
+        values[i] = helper(values[i])
+values = np.full(3, 5, np.float32)
+run(values, 3)
+print(values.tolist(), sum(run.dispatcher.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.parametrize("folder", ["gem_core", "gem_core/rules"])
+def test_a_changed_helper_compiles_its_callers_again(folder: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "gem_core", tmp_path / "gem_core", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / folder / "caller.py").write_text(CALLER)
+
+    def call(formula: str) -> str:
+        (tmp_path / "gem_core" / "helper.py").write_text(HELPER.format(formula=formula))
+        command = [sys.executable, "-c", f"import {folder.replace('/', '.')}.caller"]
+        environment = {**os.environ, "NUMBA_CACHE_DIR": ""}
+        done = subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+        )
+        return done.stdout.strip()
+
+    assert call("value + value") == "[10.0, 10.0, 10.0] 0"
+    assert call("value + value") == "[10.0, 10.0, 10.0] 1"
+    assert call("value + value + value") == "[15.0, 15.0, 15.0] 0"
+
+
 def test_layouts_payloads_chunks_and_checksums_need_no_numba() -> None:
     code = """
 import sys

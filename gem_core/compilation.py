@@ -1,13 +1,17 @@
-"""Kernels' compilation; block and strip sizes.
+"""How compiled functions are compiled and cached; block and strip sizes.
 
-Kernels outside this folder: Numba's cache ignores changes here, so delete gem_core/__pycache__ afterwards.
+Numba caches a compiled function under its name and the time stamp of its own file, and so does not notice when a helper
+or a constant in another file changes. Therefore a `Driver` adds a checksum of gem_core's sources to the name: after a
+change every function compiles again, and nobody has to delete __pycache__.
 """
 
 from __future__ import annotations
 
 import threading
 import warnings
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -55,11 +59,19 @@ def block_function(function: Callable[..., Any]) -> Callable[..., Any]:
     return compiled
 
 
+_SOURCES = sorted(Path(__file__).parent.rglob("*.py"))
+_CHECKSUM = zlib.crc32(b"".join(file.read_bytes() for file in _SOURCES))
+
+
 class Driver:
-    """Loop over blocks, compiled for one signature (or loaded from cache) at the first call."""
+    """Loop over blocks, compiled for one signature (or loaded from cache) at the first call.
+
+    Each function is compiled once: `function.__qualname__`, under which the cache knows it, gets the sources' checksum.
+    """
 
     def __init__(self, function: Callable[..., Any], signature: tuple[types.Type, ...], parallel: bool) -> None:
         options = {**_OPTIONS, "parallel": parallel}
+        function.__qualname__ += f"_{_CHECKSUM:08x}"
         try:
             self.dispatcher = numba.njit(cache=True, **options)(function)
         except RuntimeError:  # no writable folder
