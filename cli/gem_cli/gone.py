@@ -61,6 +61,7 @@ KEYS: dict[str, str] = {}
 
 # Commands, without "gemps".
 COMMANDS: dict[str, str] = {
+    "version": "gemps doctor prints the versions first, and gemps --version that of gemps",
     "merge": "use gemps shards merge",
     "split": "use gemps shards split",
     "top": "gemps status --watch shows the same screen",

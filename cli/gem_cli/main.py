@@ -23,7 +23,6 @@ from gem_cli.commands.shards import shards_app
 from gem_cli.commands.simulate import simulate
 from gem_cli.commands.status import status
 from gem_cli.commands.train import train
-from gem_cli.commands.version import version
 from gem_cli.commands.work import work
 from gem_cli.environment import print_misspelt
 from gem_cli.errors import INTERRUPTED, CommandError
@@ -61,7 +60,7 @@ def _options(
             "--version",
             callback=_print_version,
             is_eager=True,
-            help="Print the version of gemps; gemps version prints those of the packages that matter, too.",
+            help="Print the version of gemps; gemps doctor prints those of Python and the packages, too.",
         ),
     ] = False,
 ) -> None:
@@ -71,7 +70,7 @@ def _options(
 
 for command in (
     train, serve, work, evaluate, sample, status, checkpoint, finish, replay, simulate,
-    reproduce, export_task, certs, doctor, version,
+    reproduce, export_task, certs, doctor,
 ):  # fmt: skip
     app.command(help=help_text(command), cls=CommandWithShortHelp)(command)
 app.add_typer(launch_app)

@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 
 import grpc
@@ -82,14 +83,8 @@ def test_shell_completion_knows_commands_options_and_values() -> None:
     assert complete("gemps serve --order r") == ["round-robin"]
 
 
-def test_version_names_gemps_and_the_packages_that_matter() -> None:
-    lines = gemps("version").stdout.splitlines()
-    assert lines[0].startswith("gemps ")
-    assert any(line.strip().startswith("grpcio ") for line in lines)
-
-
-def test_version_is_also_an_option() -> None:
-    assert gemps_here("--version").stdout == gemps_here("version").stdout.splitlines()[0] + "\n"
+def test_an_option_prints_the_version() -> None:
+    assert gemps_here("--version").stdout == f"gemps {metadata.version('gemps')}\n"
 
 
 def test_the_server_runs_where_torch_is_not_installed(tmp_path: Path) -> None:
@@ -240,9 +235,9 @@ def test_a_model_that_resembles_none_is_refused_by_a_worker_too() -> None:
 
 
 def test_a_misspelt_variable_is_told_and_ignored() -> None:
-    done = gemps_here("version", env={"GEMPS_ETTA": "0.1", "GEMPS_CLIENT_TOKENFILE": "x"})
+    done = gemps_here("conformance", "list", env={"GEMPS_ETTA": "0.1", "GEMPS_CLIENT_TOKENFILE": "x"})
     assert done.returncode == 0
-    assert done.stdout == gemps_here("version").stdout
+    assert done.stdout == gemps_here("conformance", "list").stdout
     assert done.stderr.splitlines() == [
         "gemps: GEMPS_CLIENT_TOKENFILE is ignored, since there is no such setting: did you mean "
         "GEMPS_CLIENT_TOKEN_FILE?",

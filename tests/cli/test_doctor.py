@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import socket
 import threading
 from collections.abc import Mapping
@@ -304,8 +305,10 @@ def test_the_command_tells_all_of_it_and_exits_with_1(no_torch: dict[str, str], 
     levels = {check["check"]: check["level"] for check in told["checks"]}
     assert {name for name, level in levels.items() if level == "problem"} == {"gpu", "threads"}
     assert {name for name, level in levels.items() if level == "warning"} == {"variables"}
+    assert told["checks"][0]["check"] == "versions"
     assert levels.keys() >= {"python", "packages", "torch", "server", "version", "room", "memory", "clock"}
     texts = {check["check"]: check["text"] for check in told["checks"]}
+    assert re.match(r"gemps [\d.]+, python [\d.]+, .*grpcio \d", texts["versions"])
     assert "libtorch_cpu.so" in texts["gpu"]
     assert "NUMBA_THREADING_LAYER=omp" in texts["threads"]
 

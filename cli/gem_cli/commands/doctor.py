@@ -30,9 +30,9 @@ def doctor(
     server: Server = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
 ) -> None:
-    """Check Python, PyTorch, GPU, threads, memory, and the path to a server.
+    """Print versions, and check Python, PyTorch, GPU, threads, memory, and the path to a server.
 
-    Exit code 1: a problem.
+    The first line, with the versions, belongs into a bug report. Exit code 1: a problem.
 
     [bold]Examples[/bold]
 
@@ -57,6 +57,7 @@ def _findings(given: Given, address: str) -> Iterator[CheckResult]:
     from gem_cli.doctor import gpu, machine, packages
     from gem_cli.doctor.server import Visit, check_shared_memory, is_this_machine
 
+    yield packages.list_versions()
     yield packages.check_python()
     yield from packages.check_packages()
     yield packages.check_torch_pair()

@@ -28,6 +28,13 @@ def installed(name: str) -> str | None:
         return None
 
 
+def list_versions() -> CheckResult:
+    """Name the version of gemps, of Python and of the packages that matter, for bug reports."""
+    found = versions()
+    named = {"gemps": found.pop("gemps"), **found}
+    return ok("versions", ", ".join(f"{name} {number}" for name, number in named.items()))
+
+
 def check_python() -> CheckResult:
     """Report the Python version."""
     return ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}")
@@ -43,7 +50,7 @@ def check_packages(
             wrong = True
             yield found
     if not wrong:
-        yield ok("packages", ", ".join(f"{name} {number}" for name, number in versions().items() if name != "python"))
+        yield ok("packages", "their versions are as gemps requires")
 
 
 def check_torch_pair(
