@@ -32,7 +32,7 @@ TENSORS = 20
 PIECE = 1 << 20  # elements of the delta, which repeats them
 WIRE = WireType.INT8_BLOCK
 FLAGS = (
-    "--staging-buffers=1",
+    "--set=limits.staging_buffers=1",
     "--durability=interval",
     "--checkpoint-interval=0",
     "--checkpoint-commits=2",

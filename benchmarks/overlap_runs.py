@@ -201,7 +201,7 @@ def learn(task: Task, workers: int, steps: int, order: str, eta: float, seed: in
     with tempfile.TemporaryDirectory(prefix="gemps-bench-") as name:
         data = Path(name) / "data"
         flags = [f"--order={order}", f"--min-workers={workers}", f"--steps={steps}", f"--seed={seed}", f"--eta={eta}"]
-        with serve(Path(name), *flags, "--threads=1", f"--data-dir={data}", "--durability=none") as served:
+        with serve(Path(name), *flags, "--set=limits.threads=1", f"--data-dir={data}", "--durability=none") as served:
             loops = [_Loop(number, served.address, task, seed, overlap) for number in range(workers)]
             for loop in loops:
                 loop.start()

@@ -80,7 +80,7 @@ def real(case: Case, parameters: int, workers: int, seconds: float) -> Rates:
     """Run servers and workers."""
     with ExitStack() as stack:
         places, at_workers = stack.enter_context(limited_links(case.link, case.shards))
-        flags = ["--insecure", f"--min-workers={workers}", f"--staging-buffers={case.staging_buffers}"]
+        flags = ["--insecure", f"--min-workers={workers}", f"--set=limits.staging_buffers={case.staging_buffers}"]
         addresses = []
         for place in places:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gemps-bench-")))

@@ -5,6 +5,7 @@ of every number. `--out FILE` writes elsewhere, for the freshness test.
 """
 
 import argparse
+import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
-from gem_cli.options import OptionGroup, choices_of, flag, variable
+from gem_cli.options import OptionGroup, choices_of, flag
+from gem_cli.setting_keys import fields, tables, variable
 from gem_cli.training.settings import TrainSettings
 from gem_server.settings import ServerSettings
 from gem_simulator.settings import SimulationSettings
@@ -33,6 +35,21 @@ Every setting of the server, the workers and `gemps train` is a flag, an environ
 file of `--config FILE` (or `GEMPS_CONFIG`), named alike: `--batch-size 128`, `GEMPS_BATCH_SIZE=128`,
 `batch_size = 128`. The flag beats the variable, the variable beats the file, the file beats the default. One file
 serves all commands.
+
+What few people set stands in a table of the file, and has no flag: `threads = 4` below `[limits]`, or
+`GEMPS_LIMITS_THREADS=4`, or `--set limits.threads=4`. `--set KEY=VALUE` takes every key, and may be repeated; it beats
+the variable, and flags beat it. `[rule]` may hold the rule's `name` and its numbers together:
+
+```toml
+epochs = 20
+
+[rule]
+name = "gem"
+momentum = 0.9
+
+[limits]
+threads = 4
+```
 
 A switch is a flag without a value and has an opposite, as `--resume` and `--no-resume`; its variable and its key are
 `true` or `false`. A value that makes no sense is refused when the command starts, in one line that says where it came
@@ -120,18 +137,23 @@ def page() -> str:
     parts = [INTRODUCTION]
     for group in GROUPS:
         parts.append(f"## {group.heading}\n\n{group.about}\n")
-        for panel, fields in groupby(in_order(group.settings), key=lambda named: panel_of(named[1])):
+        for panel, rows in groupby(in_order(group.settings), key=lambda named: panel_of(named[1])):
             if panel:
                 parts.append(f"### {panel}\n")
-            parts.append("\n".join(table(group, fields)) + "\n")
+            parts.append("\n".join(table(group, rows)) + "\n")
+        for name, settings in tables(group.settings).items():
+            about = as_code(inspect.cleandoc(settings.__doc__ or "").partition(": ")[2])
+            parts.append(f"### Table `[{name}]`\n\nNo flags. {about[0].upper()}{about[1:]}\n")
+            rows = [named for named in fields(group.settings).items() if named[0].startswith(f"{name}.")]
+            parts.append("\n".join(table(group, rows)) + "\n")
     return "\n".join(parts)
 
 
 def in_order(settings: type[BaseSettings]) -> list[tuple[str, FieldInfo]]:
-    """Return the fields, those of a panel together, panels in the order in which they first occur."""
-    fields = list(settings.model_fields.items())
-    panels = list(dict.fromkeys(panel_of(field) for _, field in fields))
-    return sorted(fields, key=lambda named: panels.index(panel_of(named[1])))
+    """Return the fields outside tables, those of a panel together, panels in the order in which they first occur."""
+    named_fields = [named for named in settings.model_fields.items() if named[0] not in tables(settings)]
+    panels = list(dict.fromkeys(panel_of(field) for _, field in named_fields))
+    return sorted(named_fields, key=lambda named: panels.index(panel_of(named[1])))
 
 
 def panel_of(field: FieldInfo) -> str:
@@ -139,15 +161,15 @@ def panel_of(field: FieldInfo) -> str:
     return OptionGroup(BaseSettings, "").heading(field)
 
 
-def table(group: Group, fields: Iterable[tuple[str, FieldInfo]]) -> Iterator[str]:
+def table(group: Group, rows: Iterable[tuple[str, FieldInfo]]) -> Iterator[str]:
     """Yield the lines of a table with a row a setting."""
     yield "| setting | value | default | what it does |"
     yield "|---|---|---|---|"
-    for name, field in fields:
+    for name, field in rows:
         names = f"`{variable(group.settings, name)}`"
         if group.has_flags:
-            names = f"`{flag(name)}`<br>{names}"
-        cells = (names, value(name, field), default(field), meaning(field))
+            names = f"`{name if '.' in name else flag(name)}`<br>{names}"
+        cells = (names, value(name.rpartition(".")[2], field), default(field), meaning(field))
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -192,7 +214,11 @@ def number(found: Any) -> str:
 
 def meaning(field: FieldInfo) -> str:
     """Return the description: flags and variables in it as code, without the default, which has a column here."""
-    text = re.sub(r" \(default [^)]*\)", "", field.description or "")
+    return as_code(re.sub(r" \(default [^)]*\)", "", field.description or ""))
+
+
+def as_code(text: str) -> str:
+    """Return the text with flags and variables in it as code."""
     return re.sub(r"(?<![\w`-])(--[a-z][a-z-]*[a-z]|GEMPS_[A-Z_]+)", r"`\1`", text)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from gem_server.settings import ServerSettings
+from gem_server.setting_tables import LimitSettings
 from gem_server.state.memory import MemoryBudget
 
 from benchmarks.harness.results import Results, Spread, jain, server_memory
@@ -121,6 +121,6 @@ def _memory(results: Results) -> Iterator[Row]:
 def memory_bound(case: Case) -> int:
     """Bytes that the server promises to stay below: its own account of vectors, and 250 MB."""
     layout = Layout([TensorSpec("weight", (case.parameters,), ElementType.FLOAT32, TensorKind.PARAMETER)])
-    unset = int(ServerSettings.model_fields["staging_buffers"].default)
+    unset = int(LimitSettings.model_fields["staging_buffers"].default)
     budget = MemoryBudget(limit=0, staging_buffers=unset, vectors_per_worker=GEM_VECTORS)
     return budget.model_bytes(layout) + case.workers * budget.worker_bytes(layout) + BESIDE_VECTORS

@@ -12,7 +12,7 @@ from gem_worker.client.settings import ClientSettings
 from gem_cli import gone
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import CommandError
-from gem_cli.options import variable
+from gem_cli.setting_keys import fields, variable
 
 _PREFIX = "GEMPS_"
 _OTHERS = ("GEMPS_CONFIG", "GEMPS_WORKER_INDEX")
@@ -22,7 +22,7 @@ _ALIKE = 0.8
 
 def misspelt(names: Iterable[str]) -> dict[str, str]:
     """Map misspelt names to known ones."""
-    known = {variable(one, name) for one in (*KNOWN, ClientSettings) for name in one.model_fields}
+    known = {variable(one, name) for one in (*KNOWN, ClientSettings) for name in fields(one)}
     known |= {*_OTHERS, *gone.variables()}
     ends = [name.removeprefix(_PREFIX) for name in sorted(known)]
     found = {}

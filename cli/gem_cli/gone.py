@@ -6,6 +6,7 @@ and ends with the text from a table below. `ExplainingCommand` and `ExplainingGr
 """
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +27,29 @@ class Gone:
     """The classes that had it. Only commands that load one of them refuse its environment variable."""
 
 
+def _in_table(table: str, name: str, example: str) -> Gone:
+    """A setting of the server that moved into a table of the file."""
+    return Gone(
+        f"write {name} below [{table}] in the file of --config, --set {table}.{name}={example}, or the variable "
+        f"GEMPS_{table.upper()}_{name.upper()}",
+        (ServerSettings,),
+    )
+
+
 # By the name that the field had, for example "chunk_bytes" for --chunk-bytes, chunk_bytes and GEMPS_CHUNK_BYTES.
 SETTINGS: dict[str, Gone] = {
+    "staging_buffers": _in_table("limits", "staging_buffers", "8"),
+    "waiting_room": _in_table("limits", "waiting_room", "2048"),
+    "max_sessions": _in_table("limits", "max_sessions", "2048"),
+    "stall_timeout": _in_table("limits", "stall_timeout", "20"),
+    "chunk_bytes": _in_table("limits", "chunk_bytes", "65536"),
+    "threads": _in_table("limits", "threads", "4"),
+    "exit_grace": _in_table("limits", "exit_grace", "60"),
+    "exit_linger": _in_table("limits", "exit_linger", "30"),
+    "tls_cert": _in_table("tls", "cert", "server.crt"),
+    "tls_key": _in_table("tls", "key", "server.key"),
+    "tls_client_ca": _in_table("tls", "client_ca", "ca.crt"),
+    "tokens": _in_table("tls", "tokens", "tokens"),
     "momentum": Gone("write --rule-settings momentum=0.9", (ServerSettings,)),
     "kappa": Gone("write --rule-settings kappa=2", (ServerSettings,)),
     "pi_min": Gone("write --rule-settings pi_min=0", (ServerSettings,)),
@@ -108,6 +130,21 @@ def refuse_key(key: str, file: object) -> None:
         raise _error(f"--config {file}: {key}", KEYS[key])
     if key in SETTINGS:
         raise _error(f"--config {file}: {key}", SETTINGS[key].instead)
+
+
+def refuse_set(key: str) -> None:
+    """Raise CommandError if `key` of `--set` is gone."""
+    if key in KEYS:
+        raise _error(f"--set {key}", KEYS[key])
+    if key in SETTINGS:
+        raise _error(f"--set {key}", SETTINGS[key].instead)
+
+
+def refuse_keys(settings: type[BaseSettings], keys: Iterable[str], file: object) -> None:
+    """Raise CommandError if one of a file's keys is a setting that `settings` had, and another class still has."""
+    for key in keys:
+        if key in SETTINGS and settings in SETTINGS[key].settings:
+            refuse_key(key, file)
 
 
 def refuse_variables(settings: type[BaseSettings]) -> None:

@@ -6,7 +6,7 @@ import inspect
 import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, UnionType
@@ -21,6 +21,7 @@ from rich.markup import escape
 
 from gem_cli import gone
 from gem_cli.errors import USAGE, CommandError
+from gem_cli.setting_keys import fields, flat, nested, tables, variable
 from gem_cli.short_help import HELP_ALL, name_common_options
 from gem_core.regular_files import read_text
 from gem_core.rule_settings import split_rule_table
@@ -30,15 +31,29 @@ Settings = TypeVar("Settings", bound=BaseSettings)
 
 @dataclass(frozen=True, slots=True)
 class OptionGroup:
-    """Settings taken as options."""
+    """Settings that a command takes.
+
+    Attributes:
+        settings: their class.
+        panel: heading of their options in help, unless a field names another.
+        without: names of those that the command does not take, because it sets them itself.
+        flags: names of those that are options; the others are given by `--set`. None: all that are in no table.
+    """
 
     settings: type[BaseSettings]
     panel: str
     without: frozenset[str] = frozenset()
+    flags: frozenset[str] | None = None
 
-    def fields(self) -> Iterator[tuple[str, FieldInfo]]:
-        """(name, field) pairs."""
-        return ((name, field) for name, field in self.settings.model_fields.items() if name not in self.without)
+    def options(self) -> dict[str, FieldInfo]:
+        """The fields that are options, by name."""
+        names = self.settings.model_fields.keys() - tables(self.settings).keys() - self.without
+        shown = names if self.flags is None else names & self.flags
+        return {name: field for name, field in self.settings.model_fields.items() if name in shown}
+
+    def settable(self) -> set[str]:
+        """The keys that `--set` takes: of options, too."""
+        return fields(self.settings).keys() - self.without
 
     def heading(self, field: FieldInfo) -> str:
         """The help panel."""
@@ -46,16 +61,24 @@ class OptionGroup:
         return str(extra.get("panel", self.panel)) if isinstance(extra, dict) else self.panel
 
 
+Values = Mapping[type[BaseSettings], Mapping[str, Any]]
+
+
 class Given:
-    """Command-line values, completed by `load`."""
+    """What a command line gives, completed by `load` from the environment and the file.
+
+    `flags` has what options give, by class and name; `sets` what `--set` gives, by class and key.
+    """
 
     def __init__(
         self,
-        values: Mapping[type[BaseSettings], Mapping[str, Any]],
+        flags: Values,
         config: Path | None,
         known: Sequence[type[BaseSettings]],
+        sets: Values = MappingProxyType({}),
     ) -> None:
-        self._values = values
+        self._flags = flags
+        self._sets = sets
         self._config = config
         self._known = known
         self._file = {} if config is None else _read_toml(config, known)
@@ -65,47 +88,57 @@ class Given:
     ) -> Settings:
         """Valid settings. Raises CommandError with the bad value's source.
 
-        `overrides` beat everything, `fallback` only defaults.
+        `overrides`, by key, beat everything, `fallback` only defaults.
         """
         gone.refuse_variables(settings)
-        given = {**self._values.get(settings, {}), **overrides}
-        environment = {name for name in settings.model_fields if variable(settings, name) in os.environ}
-        from_file = {
-            name: value
-            for name, value in self._file.items()
-            if settings in self._known
-            and name in settings.model_fields
-            and name not in environment
-            and name not in given
-        }
-        rest = {name: value for name, value in fallback.items() if name not in {*given, *environment, *from_file}}
+        if self._config is not None:
+            gone.refuse_keys(settings, self._file, self._config)
+        given = self.values(settings) | overrides
+        environment = {key for key in fields(settings) if variable(settings, key) in os.environ}
+        known = fields(settings).keys() - environment - given.keys() if settings in self._known else set()
+        from_file = {key: value for key, value in self._file.items() if key in known}
+        rest = {key: value for key, value in fallback.items() if key not in {*given, *environment, *from_file}}
         try:
-            return settings(**rest, **from_file, **given)
+            return settings(**nested({**rest, **from_file, **given}))
         except ValidationError as error:
-            origins = {name: _from_environment(settings, name) for name in environment}
-            origins |= {name: f"{self._config}: {name} = {value!r}" for name, value in from_file.items()}
-            origins |= {name: f"{flag(name)} {value}" for name, value in given.items()}
+            origins = {key: _from_environment(settings, key) for key in environment}
+            origins |= {key: f"{self._config}: {key} = {value!r}" for key, value in from_file.items()}
+            origins |= {key: f"{self._spelt(settings, key)} {value}" for key, value in given.items()}
             raise CommandError(explain(error, origins), USAGE) from None
 
-    def has_flag(self, settings: type[BaseSettings], name: str) -> bool:
-        """Whether the flag was given."""
-        return name in self.flags(settings)
+    def values(self, settings: type[BaseSettings]) -> dict[str, Any]:
+        """What the command line gives of these settings, by key. Options beat `--set`."""
+        return {**self._sets.get(settings, {}), **self._flags.get(settings, {})}
 
-    def flags(self, settings: type[BaseSettings]) -> list[str]:
-        """Names of settings given as flags."""
-        return list(self._values.get(settings, {}))
+    def spelt(self, settings: type[BaseSettings]) -> dict[str, str]:
+        """How the command line gives each of these settings, by key: `--eta`, `--set limits.threads`."""
+        return {key: self._spelt(settings, key) for key in self.values(settings)}
 
     def arguments(self, settings: type[BaseSettings]) -> list[str]:
-        """Flags for child processes."""
-        file = [] if self._config is None else ["--config", str(self._config.resolve())]
-        return file + to_arguments(self._values.get(settings, {}))
+        """Arguments by which a child process gets these settings, from the file and from the command line."""
+        return self._config_argument() + to_arguments(self.values(settings))
+
+    def command_line(self) -> list[str]:
+        """Arguments by which the same command gets all that this one got."""
+        flags = [one for values in self._flags.values() for one in to_arguments(values)]
+        sets = {f"--set={key}={value}": None for values in self._sets.values() for key, value in values.items()}
+        return [*self._config_argument(), *dict.fromkeys(flags), *sets]
+
+    def _config_argument(self) -> list[str]:
+        return [] if self._config is None else ["--config", str(self._config.resolve())]
+
+    def _spelt(self, settings: type[BaseSettings], key: str) -> str:
+        is_set = key in self._sets.get(settings, {}) and key not in self._flags.get(settings, {})
+        return f"--set {key}" if is_set or "." in key else flag(key)
 
 
 def to_arguments(values: Mapping[str, object]) -> list[str]:
-    """Convert values to flags: `--eta=0.1`, `--resume`, `--no-reflection`."""
+    """Convert values by key to arguments: `--eta=0.1`, `--resume`, `--no-reflection`, `--set=limits.threads=4`."""
     arguments = []
     for name, value in values.items():
-        if isinstance(value, bool):
+        if "." in name:
+            arguments.append(f"--set={name}={value}")
+        elif isinstance(value, bool):
             arguments.append(flag(name) if value else "--no-" + flag(name)[2:])
         else:
             arguments.append(f"{flag(name)}={value}")
@@ -119,19 +152,14 @@ def help_text(command: Callable[..., None]) -> str:
 
 
 def flag(name: str) -> str:
-    """`chunk_bytes` -> `--chunk-bytes`."""
+    """`batch_size` -> `--batch-size`."""
     return "--" + name.replace("_", "-")
-
-
-def variable(settings: type[BaseSettings], name: str) -> str:
-    """`chunk_bytes` -> `GEMPS_CHUNK_BYTES`."""
-    return f"{settings.model_config.get('env_prefix', '')}{name}".upper()
 
 
 def with_options(
     *groups: OptionGroup, known: Sequence[type[BaseSettings]], common: Collection[str] = ()
 ) -> Callable[..., Callable[..., None]]:
-    """Add options and `--config` to a command `f(given, ...)`.
+    """Add options, `--config` and, if a setting is no option, `--set` to a command `f(given, ...)`.
 
     Args:
         groups: settings that become options of the command.
@@ -142,17 +170,19 @@ def with_options(
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
-        made = [_parameter(group, *named) for group in groups for named in group.fields()]
+        made = [_parameter(group, *named) for group in groups for named in group.options().items()]
+        more = [_SET] if any(group.settable() - group.options().keys() for group in groups) else []
         helps = [_HELP_ALL] if common else []
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *made, _CONFIG, *helps)]
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *made, *more, _CONFIG, *helps)]
 
         @functools.wraps(command)
         def run(**arguments: Any) -> None:
-            given = {
-                group.settings: {name: arguments[name] for name, _ in group.fields() if arguments[name] is not None}
+            flags = {
+                group.settings: {name: arguments[name] for name in group.options() if arguments[name] is not None}
                 for group in groups
             }
-            command(given=Given(given, arguments["config"], known), **{p.name: arguments[p.name] for p in own})
+            given = Given(flags, arguments["config"], known, _read_sets(arguments.get("set") or (), groups))
+            command(given=given, **{p.name: arguments[p.name] for p in own})
 
         run.__dict__["__signature__"] = inspect.Signature(parameters)
         run.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -204,8 +234,24 @@ _CONFIG = inspect.Parameter(
             "--config",
             envvar="GEMPS_CONFIG",
             metavar="FILE",
-            help="TOML file with settings. Its keys are the names of the flags with underscores, for example "
-            "chunk_bytes = 65536. Environment variables take precedence over the file, and flags over both.",
+            help="TOML file with settings. Its keys are the names of the options with underscores, for example "
+            "batch_size = 128. Environment variables take precedence over the file, --set over both, and options over "
+            "all of them.",
+        ),
+    ],
+)
+
+_SET = inspect.Parameter(
+    "set",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Any setting, also one without an option of its own, by its key in the file of --config: --set "
+            "limits.threads=4. docs/settings.md lists them all. May be repeated.",
         ),
     ],
 )
@@ -231,13 +277,38 @@ def choices_of(field: FieldInfo) -> list[str]:
     return [str(one) for one in named] if isinstance(named, list) else []
 
 
-def _from_environment(settings: type[BaseSettings], name: str) -> str:
-    named = variable(settings, name)
-    return named if _plain_type(settings.model_fields[name].annotation) is SecretStr else f"{named}={os.environ[named]}"
+def _from_environment(settings: type[BaseSettings], key: str) -> str:
+    named = variable(settings, key)
+    return named if _plain_type(fields(settings)[key].annotation) is SecretStr else f"{named}={os.environ[named]}"
+
+
+def _read_sets(texts: Sequence[str], groups: Sequence[OptionGroup]) -> dict[type[BaseSettings], dict[str, str]]:
+    """Give each KEY=VALUE to the classes that have the key. Raises CommandError."""
+    found: dict[type[BaseSettings], dict[str, str]] = {group.settings: {} for group in groups}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise CommandError(f"--set {text}: write KEY=VALUE, for example --set limits.threads=4", USAGE)
+        owners = [group for group in groups if key in group.settable()]
+        if not owners:
+            raise CommandError(f"--set {text}: {_explain_key(key, groups)}", USAGE)
+        for group in owners:
+            found[group.settings][key] = value
+    return found
+
+
+def _explain_key(key: str, groups: Sequence[OptionGroup]) -> str:
+    """Say why `--set` does not take the key."""
+    gone.refuse_set(key)
+    if any(key in group.without for group in groups):
+        return f"this command sets {key} itself: leave it out"
+    if key.startswith("rule."):
+        return f"write --rule-settings {key.removeprefix('rule.')}=VALUE, or --set rule_settings=..., with all numbers"
+    return _unknown(key, {known for group in groups for known in group.settable()})
 
 
 def _read_toml(path: Path, settings: Sequence[type[BaseSettings]]) -> dict[str, Any]:
-    known = {name for one in settings for name in one.model_fields}
+    """The file's values, by key. Raises CommandError."""
     try:
         values = tomllib.loads(read_text(path))
     except OSError as error:
@@ -246,13 +317,23 @@ def _read_toml(path: Path, settings: Sequence[type[BaseSettings]]) -> dict[str, 
         raise CommandError(f"--config {path} is not TOML: {error}", USAGE) from None
     if isinstance(table := values.get("rule"), dict):
         values = {name: value for name, value in values.items() if name != "rule"} | split_rule_table(table)
+    of_tables = {name for one in settings for name in tables(one)}
+    known = {key for one in settings for key in fields(one)}
+    for one in settings:
+        values = flat(one, values)
     for key in values:
+        if key in of_tables:
+            raise CommandError(f"--config {path}: {key} is a table: write [{key}], and its settings below it", USAGE)
         if key not in known:
             gone.refuse_key(key, path)
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "`gemps train --help-all` lists the names of all settings"
-            raise CommandError(f"--config {path}: there is no setting {key!r}; {hint}", USAGE)
+            raise CommandError(f"--config {path}: {_unknown(key, known)}", USAGE)
     return values
+
+
+def _unknown(key: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "docs/settings.md lists the names of all settings"
+    return f"there is no setting {key!r}; {hint}"
 
 
 _FOLLOWS_FROM_ANOTHER = "default_factory_not_called"
@@ -265,9 +346,12 @@ def explain(error: ValidationError, origins: Mapping[str, str]) -> str:
 
 def _line(error: ErrorDetails, origins: Mapping[str, str]) -> str:
     message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    if not error["loc"]:
-        named = set(re.findall(r"--[a-z0-9-]+", message))
-        elsewhere = [origin for name, origin in origins.items() if flag(name) in named and not origin.startswith("--")]
+    is_of_several = not error["loc"] or isinstance(error["input"], Mapping)  # of a whole class, or of a table
+    if is_of_several:
+        named = {key for key in origins if flag(key) in re.findall(r"--[a-z0-9-]+", message) or key in message.split()}
+        elsewhere = [origin for key, origin in origins.items() if key in named and not origin.startswith("--")]
         return message + (f" (here: {', '.join(elsewhere)})" if elsewhere else "")
-    name = str(error["loc"][0])
-    return f"{origins.get(name, flag(name))}: {message}"
+    key = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        message = "there is no such setting; docs/settings.md lists them"
+    return f"{origins.get(key, key if '.' in key else flag(key))}: {message}"

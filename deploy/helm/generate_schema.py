@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gem_cli.setting_keys import tables
 from gem_server.settings import ServerSettings
 from gem_worker.client.settings import ClientSettings
 from gem_worker.settings import WorkerSettings
@@ -16,9 +17,9 @@ from pydantic_settings import BaseSettings
 SCHEMA = Path(__file__).resolve().parent / "gemps" / "values.schema.json"
 # Set by the images and the chart, or without effect there: a server that exits would be restarted.
 NOT_OF_SERVER = {
-    "bind", "lane_port", "insecure", "credentials", "tls_cert", "tls_key", "tls_client_ca", "tokens",
+    "bind", "lane_port", "insecure", "credentials", "tls_cert", "tls_key", "tls_client_ca", "tls_tokens",
     "dashboard", "dashboard_hosts", "metrics", "shared_memory_socket", "data_dir", "resume", "ready_file",
-    "exit_when_finished", "exit_grace", "exit_linger",
+    "exit_when_finished", "limits_exit_grace", "limits_exit_linger",
     "shard", "primary", "primary_credentials", "shard_address",
 }  # fmt: skip
 NOT_OF_WORKER = {"server", "worker_name", "dataset_dir"}
@@ -29,9 +30,18 @@ KEPT = ("type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaxi
 
 
 def properties(settings: type[BaseSettings], without: set[str], prefix: str = "") -> dict[str, Any]:
-    """Return the schema of each setting but `without`; null leaves a setting out."""
+    """Return the schema of each setting but `without`; null leaves a setting out.
+
+    Settings are named as their variables, in lower case: `limits_threads`.
+    """
     found: dict[str, Any] = {}
-    for name, field in settings.model_json_schema()["properties"].items():
+    own = settings.model_json_schema()["properties"]
+    of_tables = {
+        f"{table}_{name}": field
+        for table, kind in tables(settings).items()
+        for name, field in kind.model_json_schema()["properties"].items()
+    }
+    for name, field in ({name: one for name, one in own.items() if name not in tables(settings)} | of_tables).items():
         if name not in without:
             one = {**field, **field.get("anyOf", [{}])[0]}
             kept = {key: one[key] for key in KEPT if key in one} | {"type": [one["type"], "null"]}

@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from gem_cli.errors import CommandError
-from gem_cli.options import explain, to_arguments, variable
+from gem_cli.options import explain, to_arguments
+from gem_cli.setting_keys import explicit, fields, flat, nested, variable
 from gem_cli.training import shards as group
 from gem_cli.training.children import Child, gemps, terminate, wait
 from gem_cli.training.metrics_file import MetricsFile
@@ -51,7 +52,8 @@ def serve(*, shards: int = 1, **settings: Any) -> "RunningServer":
         with gemps.serve(steps=200, data_dir="state") as server:
             print(server.address, server.status())
 
-    Keywords: settings of `gemps serve`; `shards`: number of servers. It ends with the block, or this process. Raises
+    Keywords: settings of `gemps serve`, those of a table as a dict (`limits={"chunk_bytes": 65536}`); `shards`: number
+    of servers. It ends with the block, or this process. Raises
     TypeError (setting), ValueError (value), ServerProcessError.
     """
     asked = checked(settings, shards)
@@ -86,9 +88,8 @@ class RunningServer:
         socket = folder / "memory"
         if sys.platform == "linux" and len(os.fsencode(group.shard_socket(socket, shards))) <= MAX_SOCKET_PATH_BYTES:
             own["shared_memory_socket"] = socket
-        given = {name: getattr(settings, name) for name in settings.model_fields_set}
-        given = own | {name: value for name, value in given.items() if value is not None} | {"bind": bind}
-        self.settings = ServerSettings(**given)
+        given = own | explicit(settings) | {"bind": bind}
+        self.settings = ServerSettings(**nested(given))
         self.log = self._log("server")
         self._owner = os.getpid()
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
@@ -228,9 +229,9 @@ def checked(settings: Mapping[str, Any], shards: int = 1) -> ServerSettings:
             own = group.primary_settings(ServerSettings(**settings), ClientSettings.from_environment(), shards)
         return ServerSettings(**settings, **own)
     except ValidationError as error:
-        variables = {name: variable(ServerSettings, name) for name in known}
+        variables = {key: variable(ServerSettings, key) for key in fields(ServerSettings)}
         origins = {name: f"{one}={os.environ[one]}" for name, one in variables.items() if one in os.environ}
-        origins |= {name: f"{name}={value!r}" for name, value in settings.items()}
+        origins |= {key: f"{key}={value!r}" for key, value in flat(ServerSettings, settings).items()}
         raise ValueError(explain(error, origins)) from None
 
 

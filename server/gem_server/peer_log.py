@@ -26,7 +26,7 @@ REFUSED = "refused"
 # Lines of one caller in a window: a worker that is started again by hand stays readable.
 EACH, EACH_REFUSED = 3, 1
 REFUSALS = 100
-# 1 024 sessions, the default of --max-sessions, write two lines each.
+# 1 024 sessions, the default of limits.max_sessions, write two lines each.
 AT_ONCE, A_MINUTE = 2048, 30
 
 logger = logging.getLogger(__name__)

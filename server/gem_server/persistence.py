@@ -208,7 +208,9 @@ class Persistence:
         return Log(
             directory=settings.data_dir / recovery.LOG,
             files=self._files,
-            staging_buffers=lambda layout: count_buffers(settings.staging_buffers, layout) + BUFFERS_FOR_THE_SLOW,
+            staging_buffers=lambda layout: (
+                count_buffers(settings.limits.staging_buffers, layout) + BUFFERS_FOR_THE_SLOW
+            ),
             rule_vectors=self._rule.kept_vectors,
             agreement=self._agreement,
             on_large=self.soon,

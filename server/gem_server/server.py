@@ -113,11 +113,11 @@ class Server:
         self._peer_log = PeerLog(monotonic)
         self.central = CentralVariable()
         self.run = _run(settings, self.rule.worker_step.local_steps)
-        self.workers = Workers(REMEMBERED_FACTOR * settings.max_sessions)
-        self.ledger = Ledger(REMEMBERED_FACTOR * settings.max_sessions)
+        self.workers = Workers(REMEMBERED_FACTOR * settings.limits.max_sessions)
+        self.ledger = Ledger(REMEMBERED_FACTOR * settings.limits.max_sessions)
         self.memory = MemoryBudget(
             settings.memory_limit or default_limit(),
-            settings.staging_buffers,
+            settings.limits.staging_buffers,
             self.rule.vectors_per_worker,
             self.rule.vectors_per_run + _copies_to_store(settings, self.rule),
             BUFFERS_FOR_THE_SLOW,
@@ -127,7 +127,7 @@ class Server:
             self.ledger,
             self.workers,
             self.memory,
-            settings.max_sessions,
+            settings.limits.max_sessions,
             math.inf if self.shard.is_secondary else settings.session_timeout,
             lambda: self.central.layout,
         )
@@ -139,7 +139,7 @@ class Server:
         self._ordering = self.primary or self.secondary or CommitOrder()
         self._turns = None if self.shard.is_secondary else _turns_of(settings, self.sessions.in_turn)
         self.queue = (make_queue or self._queue_of_settings)(self.sessions.in_turn, lambda: self.run.started)
-        self.staging = StagingPool(settings.staging_buffers, settings.waiting_room, self.queue, monotonic)
+        self.staging = StagingPool(settings.limits.staging_buffers, settings.limits.waiting_room, self.queue, monotonic)
         self.evaluations = Evaluations()
         self.times = RunTimes(monotonic)
         self.telemetry = Telemetry(
@@ -177,7 +177,7 @@ class Server:
             queue=self.queue,
             kernel_thread=self._kernel_thread,
             clock=monotonic,
-            stall_timeout=settings.stall_timeout,
+            stall_timeout=settings.limits.stall_timeout,
             telemetry=self.telemetry,
             journal=self.persistence.journal,
             observer=self._recorder or self.primary or self.secondary or NoCommitObserver(),
@@ -467,7 +467,7 @@ class Server:
         """On the thread that launches the kernels."""
 
         def compile_kernels() -> None:
-            configure_threads(self.settings.threads)
+            configure_threads(self.settings.limits.threads)
             self.rule.warm_up()
             wire_kernels.warm_up()
             if self._memory_socket is not None:
@@ -530,11 +530,11 @@ class Server:
             journal=self.persistence.journal,
             ordering=self._ordering,
         )
-        return CommitHandler(self._contexts, commit_service, self.settings.chunk_bytes)
+        return CommitHandler(self._contexts, commit_service, self.settings.limits.chunk_bytes)
 
     def service(self) -> handlers.Service:
         """Return handlers of all calls."""
-        contexts, persistence, chunk_bytes = self._contexts, self.persistence, self.settings.chunk_bytes
+        contexts, persistence, chunk_bytes = self._contexts, self.persistence, self.settings.limits.chunk_bytes
         initialize_service = InitializeService(
             central=self.central,
             sessions=self.sessions,
@@ -669,7 +669,7 @@ class Server:
         def session_displaced(session: Session) -> None:
             name, limit = session.worker.name, self.sessions.max_sessions
             line = f"worker {name} gave its place to another, because all {limit} sessions are taken: raise "
-            line += "--max-sessions, or see in gemps status whose they are"
+            line += "limits.max_sessions, or see in gemps status whose they are"
             self._peer_log.log("displaced", name, line, level=logging.WARNING, worker=name)
 
         self.sessions.on_displaced.append(session_displaced)
@@ -702,7 +702,7 @@ class Server:
         self.persistence.require_checkpoint()
         stays = "; serving pulls until it is stopped"
         if self.settings.exit_when_finished:
-            linger = self.settings.exit_linger
+            linger = self.settings.limits.exit_linger
             stays = f"; ending when no worker has come for {linger:g} s and all have left" if linger else ""
         because = self.run.finished_because
         about = {"event": "finished", "reason": because, "clock": self.central.clock}
@@ -713,7 +713,7 @@ class Server:
         )
 
     async def _tick(self) -> None:
-        tick = min(MAX_TICK_SECONDS, self.settings.stall_timeout / 4, self.settings.session_timeout / 4)
+        tick = min(MAX_TICK_SECONDS, self.settings.limits.stall_timeout / 4, self.settings.session_timeout / 4)
         while True:
             await asyncio.sleep(tick)
             self.telemetry.tick()
@@ -726,7 +726,7 @@ class Server:
                 line = f"worker {name} expired: not heard of for {seconds:g} s"
                 self._peer_log.log("expired", name, line, level=logging.WARNING, worker=name, seconds=seconds)
             others_wait = self.queue.blocked() or self._ordering.is_initialize_awaited
-            for hold in self.staging.evict_stalled(self.settings.stall_timeout, others_wait):
+            for hold in self.staging.evict_stalled(self.settings.limits.stall_timeout, others_wait):
                 name = hold.session.worker.name
                 line = f"the upload of worker {name} stalled: another worker gets its buffer"
                 self._peer_log.log("upload-stalled", name, line, level=logging.WARNING, worker=name)
@@ -772,8 +772,8 @@ class Server:
             last_join=self.times.last_join,
             sessions=len(self.sessions),
             watchers=self._status.watchers,
-            linger=self.settings.exit_linger,
-            grace=self.settings.exit_grace,
+            linger=self.settings.limits.exit_linger,
+            grace=self.settings.limits.exit_grace,
         )
 
     def _on_failed_disk(self, failure: StorageError) -> None:
@@ -800,7 +800,7 @@ def _shared_settings(rule: UpdateRule, settings: ServerSettings) -> str:
         "rule": rule.name,
         "precondition": rule.precondition,
         "durability": settings.durability_level,
-        "staging_buffers": settings.staging_buffers,
+        "staging_buffers": settings.limits.staging_buffers,
         "data_dir": settings.data_dir is not None,
         "settings": dict(sorted(rule.settings.items())),
     }

@@ -1,4 +1,7 @@
-"""The server's settings. Flag `--eta` = environment `GEMPS_ETA` = TOML key `eta`."""
+"""The server's settings. Flag `--eta` = environment `GEMPS_ETA` = TOML key `eta`.
+
+What few people set is in tables (setting_tables.py), which have keys and variables, but no flags.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -30,27 +33,34 @@ from gem_core.rule_settings import (
     settings_text,
 )
 from gem_core.shards import Shard
+from gem_server.setting_tables import LimitSettings, Seconds, TlsSettings
 from gem_server.state.schedule import EtaSchedule
 
-MIB = 1024 * 1024
 # Of sockaddr_un, without the terminating zero.
 MAX_SOCKET_PATH_BYTES = 107
 
-_FILES = {"tls_cert": "server.crt", "tls_key": "server.key"}
-_OPTIONAL_FILES = {"tls_client_ca": "ca.crt", "tokens": "tokens"}
-
-Seconds = Annotated[float, Field(gt=0)]
+# Of --credentials, by the names of TlsSettings.
+_FILES = {"cert": "server.crt", "key": "server.key"}
+_OPTIONAL_FILES = {"client_ca": "ca.crt", "tokens": "tokens"}
 
 
 class ServerSettings(BaseSettings):
     """All settings of a server."""
 
-    model_config = SettingsConfigDict(env_prefix="GEMPS_", frozen=True, extra="forbid", validate_default=True)
+    model_config = SettingsConfigDict(
+        env_prefix="GEMPS_",
+        # GEMPS_LIMITS_CHUNK_BYTES is chunk_bytes of the table limits.
+        env_nested_delimiter="_",
+        env_nested_max_split=1,
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+    )
 
     bind: str = Field(
         "127.0.0.1:50051",
         description="Address and port to listen on; port 0 takes a free one. Addresses beyond loopback require TLS "
-        "(--credentials or --tls-cert). To serve without TLS on a trusted network, pass --insecure.",
+        "(--credentials, or the table [tls]). To serve without TLS on a trusted network, pass --insecure.",
         json_schema_extra={"panel": "Network"},
     )
     insecure: bool = Field(
@@ -71,33 +81,7 @@ class ServerSettings(BaseSettings):
     credentials: Path | None = Field(
         None,
         description="Folder that `gemps certs` made for the server. The server reads server.crt and server.key from "
-        "it, and ca.crt and tokens if they exist. Explicit --tls-cert, --tls-key, --tls-client-ca and --tokens take "
-        "precedence.",
-        json_schema_extra={"panel": "Security"},
-    )
-    tls_cert: Path | None = Field(
-        None,
-        description="The server's certificate (PEM, with intermediate ones below it): connections are encrypted, and "
-        "clients can verify the server. Needs --tls-key. It may be replaced while the server runs; new connections get "
-        "the new one within a second. `gemps certs` makes one.",
-        json_schema_extra={"panel": "Security"},
-    )
-    tls_key: Path | None = Field(
-        None,
-        description="Private key of --tls-cert (PEM, without a password).",
-        json_schema_extra={"panel": "Security"},
-    )
-    tls_client_ca: Path | None = Field(
-        None,
-        description="Certificate of an authority (PEM): only clients that show a certificate signed by it can connect, "
-        "whatever they want to call. Needs --tls-cert. It may be replaced while the server runs.",
-        json_schema_extra={"panel": "Security"},
-    )
-    tokens: Path | None = Field(
-        None,
-        description="File of bearer tokens, a line each: ROLE TOKEN. worker may train; observer may see the status, "
-        "pull parameters and report evaluations; operator may do all, also end the run. Without one no call needs a "
-        "token. It may be changed while the server runs.",
+        "it, and ca.crt and tokens if they exist. Files that the table [tls] names take precedence.",
         json_schema_extra={"panel": "Security"},
     )
     reflection: bool = Field(
@@ -238,25 +222,10 @@ class ServerSettings(BaseSettings):
     exit_when_finished: bool = Field(
         False,
         description="End the process, with a checkpoint and exit code 0, once the budget is spent and all workers "
-        "have left, or --exit-grace seconds after the budget was spent. If a finished run is resumed, the server first "
-        "waits for its workers, so that they can leave.",
+        "have left, or limits.exit_grace seconds after the budget was spent. If a finished run is resumed, the server "
+        "first waits for its workers, so that they can leave.",
         json_schema_extra={"panel": "Budget"},
     )
-    exit_grace: Seconds = Field(
-        30.0,
-        description="With --exit-when-finished: seconds to wait for workers that have not left a finished run, or "
-        "have not come to one that was resumed, and for an evaluator that is at its last version.",
-        json_schema_extra={"panel": "Budget"},
-    )
-    exit_linger: float = Field(
-        0.0,
-        ge=0,
-        description="With --exit-when-finished: seconds after the newest join in which a finished run waits for "
-        "further workers. One that starts after the server has ended fails; so give the time between the start of "
-        "the first worker and that of the last.",
-        json_schema_extra={"panel": "Budget"},
-    )
-
     shard: str = Field(
         "0/1",
         description="This server's shard of the model, I/N: N servers hold a range of the parameters each. 0/N is the "
@@ -360,29 +329,6 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Watching"},
     )
 
-    staging_buffers: int = Field(
-        0,
-        ge=0,
-        description="Commits that may be under way at once, each with one buffer of the model's size. 0: 4, and of "
-        "small models as many as 1 MiB holds, at most 256. More helps slow networks, and costs memory. Workers whose "
-        "uploads are much slower than the others' share one more.",
-        json_schema_extra={"panel": "Limits"},
-    )
-    waiting_room: int = Field(
-        1024,
-        ge=1,
-        description="Calls that may wait for a staging buffer; further ones are refused with a time to retry. "
-        "Fewer than there are workers makes --order round-robin and trace slow.",
-        json_schema_extra={"panel": "Limits"},
-    )
-    max_sessions: int = Field(
-        1024,
-        ge=1,
-        description="Workers that may be joined at once. If all places are taken, and one token or address has more "
-        "than 7/8 of them (and more than 64), workers of others may take places of its sessions. Any worker may take "
-        "the place of a session that has not committed anything within a minute.",
-        json_schema_extra={"panel": "Limits"},
-    )
     memory_limit: int = Field(
         0,
         ge=0,
@@ -395,22 +341,6 @@ class ServerSettings(BaseSettings):
         description="Seconds without any call or open stream after which a session expires.",
         json_schema_extra={"panel": "Limits"},
     )
-    stall_timeout: Seconds = Field(
-        10.0,
-        description="Seconds without progress after which an upload loses its buffer, or a reader its place, if others "
-        "want it.",
-        json_schema_extra={"panel": "Limits"},
-    )
-    chunk_bytes: int = Field(
-        MIB,
-        ge=4096,
-        le=2 * MIB,
-        description="Bytes of a chunk. At most 2 MiB, so that the 4 MiB message limit of every gRPC client is met.",
-        json_schema_extra={"panel": "Limits"},
-    )
-    threads: int = Field(
-        0, ge=0, description="Threads of the update kernels; 0: all cores.", json_schema_extra={"panel": "Limits"}
-    )
     ready_file: Path | None = Field(
         None,
         description="A JSON file (address, port, pid; dashboard: its URL, where there is one) that is there while the "
@@ -420,14 +350,18 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Network"},
     )
 
+    limits: LimitSettings = LimitSettings()
+    tls: TlsSettings = TlsSettings()
+
     @model_validator(mode="before")
     @classmethod
     def _files_of_the_folder(cls, values: dict[str, Any]) -> dict[str, Any]:
         if not values.get("credentials"):
             return values
-        folder = Path(values["credentials"])
+        folder, tls = Path(values["credentials"]), values.get("tls") or {}
+        given = {name: getattr(tls, name) for name in tls.model_fields_set} if isinstance(tls, TlsSettings) else tls
         optional = {name: folder / file for name, file in _OPTIONAL_FILES.items() if (folder / file).exists()}
-        return {name: folder / file for name, file in _FILES.items()} | optional | values
+        return values | {"tls": {name: folder / file for name, file in _FILES.items()} | optional | given}
 
     @field_validator("shared_memory_socket", mode="before")
     @classmethod
@@ -478,7 +412,6 @@ class ServerSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
-        self._check_tls()
         self._check_network()
         self._check_rule()
         self._check_eta()
@@ -487,28 +420,20 @@ class ServerSettings(BaseSettings):
         self._check_durability()
         return self
 
-    def _check_tls(self) -> None:
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("--tls-cert and --tls-key belong together: give both, or neither")
-        if self.tls_client_ca is not None and self.tls_cert is None:
-            raise ValueError(
-                "--tls-client-ca needs --tls-cert and --tls-key: only over TLS a client shows a certificate"
-            )
-
     def _check_network(self) -> None:
         if self.lane_port and self.bind.rpartition(":")[2] == str(self.lane_port):
             raise ValueError(
                 f"--lane-port {self.lane_port} is the port of --bind, too: choose another one, or 0 for a free one"
             )
-        if self.tls_cert is None and not self.insecure and not is_loopback(self.host):
+        if self.tls.cert is None and not self.insecure and not is_loopback(self.host):
             raise ValueError(
                 f"bind {self.bind} is beyond loopback: anybody on the path could read and change what travels; give "
-                "--credentials FOLDER (gemps certs makes it) or --tls-cert and --tls-key, add --insecure if the "
-                "network is trusted, or bind 127.0.0.1"
+                "--credentials FOLDER (gemps certs makes it) or tls.cert and tls.key, add --insecure if the network is "
+                "trusted, or bind 127.0.0.1"
             )
-        if self.min_workers > self.max_sessions:
+        if self.min_workers > self.limits.max_sessions:
             raise ValueError(
-                f"--min-workers {self.min_workers} is more than --max-sessions {self.max_sessions} admits: "
+                f"--min-workers {self.min_workers} is more than limits.max_sessions {self.limits.max_sessions} admits: "
                 "training would never start"
             )
 

@@ -79,7 +79,7 @@ def test_shell_completion_knows_commands_options_and_values() -> None:
         return gemps(env={"_GEMPS_COMPLETE": "complete_bash", **words}).stdout.split()
 
     assert "train" in complete("gemps tr")
-    assert "--chunk-bytes" in complete("gemps serve --chu")  # --help does not show it
+    assert "--checkpoint-commits" in complete("gemps serve --checkpoint-c")  # --help does not show it
     assert complete("gemps serve --order r") == ["round-robin"]
 
 
@@ -267,7 +267,10 @@ def test_variables_of_others_and_our_own_are_not_told() -> None:
 
 def test_an_operator_ends_a_run_and_has_checkpoints_written(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    with served(tmp_path, "--data-dir", str(state), "--exit-when-finished", "--exit-grace", "5") as (address, process):
+    with served(tmp_path, "--data-dir", str(state), "--exit-when-finished", "--set=limits.exit_grace=5") as (
+        address,
+        process,
+    ):
         empty = gemps_here("checkpoint", address)
         assert (empty.returncode, empty.stderr.count("\n")) == (FAILED, 1)
         with Client(address, worker_name="w", layout=SMALL) as client:

@@ -8,12 +8,13 @@ import typer
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.options import Given, OptionGroup, to_arguments, with_options
+from gem_cli.setting_keys import fields
 from gem_cli.training.settings import TrainSettings
 from gem_server.settings import ServerSettings
 from gem_simulator.settings import SimulationSettings
 from gem_worker.evaluator_settings import EvaluatorSettings
 from gem_worker.settings import WorkerSettings
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from typer.testing import CliRunner
@@ -172,10 +173,11 @@ def test_every_setting_says_its_meaning_and_can_be_given_on_the_command_line(set
         SimulationSettings: "simulate",
     }
     help_text = gemps_here(commands[settings], "--help-all", env={"COLUMNS": "240"}).stdout
-    for name, field in settings.model_fields.items():
+    for name, field in fields(settings).items():
         assert field.description, f"{name} has no description"
-        assert f"--{name.replace('_', '-')}" in help_text
-        assert f"GEMPS_{name.upper()}" in help_text
+        if "." not in name:
+            assert f"--{name.replace('_', '-')}" in help_text
+            assert f"GEMPS_{name.upper()}" in help_text
 
 
 def test_no_two_settings_share_a_name_unless_they_mean_the_same() -> None:
@@ -213,3 +215,100 @@ def test_fields_that_do_not_fit_together_exit_with_2_and_the_fix() -> None:
     assert done.returncode == USAGE
     assert done.stderr.count("\n") == 1
     assert "--insecure" in done.stderr
+
+
+class Frame(BaseModel):
+    """The table [frame]: what surrounds a picture."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    width: int = Field(default=1, ge=1, description="Width.")
+    colour: str = Field(default="black", description="Colour.")
+
+
+class Pictures(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="GEMPS_", env_nested_delimiter="_", env_nested_max_split=1, frozen=True, extra="forbid"
+    )
+
+    size: int = Field(3, description="Size.")
+    rare: int = Field(4, description="Rarely set.")
+    own: int = Field(5, description="Set by the command.")
+    frame: Frame = Frame()
+
+
+def hang(*arguments: str) -> tuple[Pictures, Given]:
+    """What a command sees whose options are not all that can be set."""
+    seen: list[tuple[Pictures, Given]] = []
+
+    @with_options(OptionGroup(Pictures, "Pictures", frozenset({"own"}), frozenset({"size"})), known=[Pictures])
+    def hang(given: Given) -> None:
+        seen.append((given.load(Pictures), given))
+
+    app = typer.Typer()
+    app.command()(hang)
+    app.command()(other)
+    result = CliRunner().invoke(app, ["hang", *arguments])
+    if isinstance(result.exception, CommandError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return seen[0]
+
+
+def test_what_has_no_option_is_set_by_its_key() -> None:
+    settings, given = hang("--set", "rare=7", "--set", "frame.width=2", "--size", "9", "--set=size=1")
+    assert (settings.rare, settings.frame.width, settings.size) == (7, 2, 9)
+    assert given.arguments(Pictures) == ["--rare=7", "--set=frame.width=2", "--size=9"]
+    assert given.command_line() == ["--size=9", "--set=rare=7", "--set=frame.width=2", "--set=size=1"]
+    assert hang(*given.command_line())[0] == settings
+
+
+def test_set_beats_the_environment_which_beats_the_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config.write_text('size = 1\n[frame]\nwidth = 6\ncolour = "red"\n', encoding="utf-8")
+    file = ("--config", str(config))
+    assert hang(*file)[0].frame == Frame(width=6, colour="red")
+    monkeypatch.setenv("GEMPS_FRAME_WIDTH", "7")
+    assert hang(*file)[0].frame == Frame(width=7, colour="red")
+    assert hang(*file, "--set", "frame.width=8")[0].frame == Frame(width=8, colour="red")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "frame.width=0"], "--set frame.width 0: should be greater than or equal to 1"),
+        (["--set", "frame.widht=2"], "--set frame.widht=2: there is no setting 'frame.widht'; did you mean"),
+        (["--set", "frame=2"], "--set frame=2: there is no setting 'frame'"),
+        (["--set", "size"], "--set size: write KEY=VALUE, for example"),
+        (["--set", "own=1"], "--set own=1: this command sets own itself: leave it out"),
+        (["--set", "chunk_bytes=1"], "--set chunk_bytes is gone: write chunk_bytes below [limits]"),
+    ],
+)
+def test_a_wrong_set_is_one_line_with_the_fix(arguments: list[str], message: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        hang(*arguments)
+    assert str(caught.value).startswith(message)
+    assert caught.value.code == USAGE
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("frame = 2\n", "frame is a table: write \\[frame\\], and its settings below it"),
+        ("[frame]\nwidht = 2\n", "there is no setting 'frame.widht'; did you mean 'frame.width'"),
+        ("[frame]\nwidth = 0\n", "frame.width = 0: should be greater than or equal to 1"),
+    ],
+)
+def test_a_wrong_table_of_the_file_is_refused(text: str, message: str, config: Path) -> None:
+    config.write_text(text, encoding="utf-8")
+    with pytest.raises(CommandError, match=message):
+        hang("--config", str(config))
+
+
+def test_settings_of_the_server_that_moved_say_where_to(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config.write_text("staging_buffers = 4\n", encoding="utf-8")
+    with pytest.raises(CommandError, match=r"staging_buffers is gone: write staging_buffers below \[limits\] in the"):
+        Given({}, config, KNOWN).load(ServerSettings)
+    assert Given({}, config, KNOWN).load(SimulationSettings).staging_buffers == 4
+    monkeypatch.setenv("GEMPS_CHUNK_BYTES", "8192")
+    with pytest.raises(CommandError, match=r"^GEMPS_CHUNK_BYTES is gone: .* or the variable GEMPS_LIMITS_CHUNK_BYTES$"):
+        Given({}, None, KNOWN).load(ServerSettings)

@@ -181,4 +181,4 @@ def test_an_evaluator_that_is_slow_evaluates_the_last_version_before_all_ends(tm
         assert process.wait(2 * PATIENCE) == 0
     status = json.loads((folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     assert status["last_evaluation"]["version"]["clock"] == status["version"]["clock"] >= last
-    assert summary_of(tmp_path)["settings"]["server"]["exit_grace"] == 3600
+    assert summary_of(tmp_path)["settings"]["server"]["limits"]["exit_grace"] == 3600

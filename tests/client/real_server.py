@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 from gem_server.server import Server
-from gem_server.settings import ServerSettings
 from gem_worker.client import Client
 from numpy.typing import NDArray
 
 from gem_core.layout import Layout
 from tests.client.models import buffer, payload
+from tests.server_settings import server_settings
 from tests.waiting import PATIENCE, eventually_async
 
 Result = TypeVar("Result")
@@ -27,7 +27,7 @@ class RealServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="test-server", daemon=True)
         self._thread.start()
-        self.server = Server(ServerSettings(**self._settings))
+        self.server = Server(server_settings(**self._settings))
         self.port = self._await(self.server.start())
         self._running = True
 

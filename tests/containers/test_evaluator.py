@@ -20,7 +20,7 @@ def test_the_evaluator_stops_the_run_at_its_target_and_everybody_exits_with_0(pr
         "worker=2",
         GEMPS_COMMITS=100_000_000,
         GEMPS_MIN_WORKERS=2,
-        GEMPS_EXIT_LINGER=0,
+        GEMPS_LIMITS_EXIT_LINGER=0,
         GEMPS_EVALUATION_INTERVAL=1,
         GEMPS_STOP_AT_ACCURACY=TARGET,
         COMPOSE_PROFILES="evaluator",

@@ -26,7 +26,7 @@ def test_workers_of_another_project_train_through_the_published_port(
     project: Project, other: Project, figures: Figures
 ) -> None:
     gateway = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}")
-    with project.up("server", GEMPS_ADDRESS=gateway, GEMPS_COMMITS=COMMITS, GEMPS_EXIT_LINGER=0) as serving:
+    with project.up("server", GEMPS_ADDRESS=gateway, GEMPS_COMMITS=COMMITS, GEMPS_LIMITS_EXIT_LINGER=0) as serving:
         wait_until(lambda: project.containers("server") != [], "a container", serving)
         (server,) = project.containers("server")
         wait_until(lambda: "serving on" in logs(server), "the server serves", serving)

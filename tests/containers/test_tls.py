@@ -25,7 +25,7 @@ def test_a_run_with_tls_ends_well_and_keeps_strangers_out(project: Project, tmp_
         CERTS=certs,
         GEMPS_COMMITS=100_000_000,
         GEMPS_MIN_WORKERS=2,
-        GEMPS_EXIT_LINGER=0,
+        GEMPS_LIMITS_EXIT_LINGER=0,
     ) as up:
         wait_until(lambda: len(project.containers("worker")) == 2, "two containers", up)
         (server,) = project.containers("server")

@@ -22,7 +22,7 @@ def test_the_example_script_trains_as_two_workers(project: Project, figures: Fig
         SCRIPT="custom_training.py",
         GEMPS_STEPS=STEPS,
         GEMPS_MIN_WORKERS=2,
-        GEMPS_EXIT_LINGER=0,
+        GEMPS_LIMITS_EXIT_LINGER=0,
     ) as up:
         wait_until(lambda: len(project.containers("worker")) == 2, "two containers", up)
         up.wait(900)

@@ -77,7 +77,7 @@ def test_all_workers_train_to_the_budget_and_everybody_exits_with_0(
 
 def again_a_finished_run_ends_by_itself(project: Project, workers: int) -> None:
     """The same command again, on the same volume: nothing is left to do, and nobody fails or waits for ever."""
-    with project.up("--scale", f"worker={workers}", GEMPS_COMMITS=COMMITS, GEMPS_EXIT_LINGER=20) as up:
+    with project.up("--scale", f"worker={workers}", GEMPS_COMMITS=COMMITS, GEMPS_LIMITS_EXIT_LINGER=20) as up:
         up.wait(900)
     assert up.returncode == 0
     assert set(project.exit_codes().values()) == {0}

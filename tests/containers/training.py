@@ -7,7 +7,7 @@ from .project import Project, host_name, logs, wait_until
 # The convolutional network on large batches, because the logs have a line for each of its steps.
 TRAINING: dict[str, object] = {
     "GEMPS_COMMITS": 100_000_000,
-    "GEMPS_EXIT_LINGER": 0,
+    "GEMPS_LIMITS_EXIT_LINGER": 0,
     "GEMPS_MODEL": "cnn",
     "GEMPS_BATCH_SIZE": 256,
     "GEMPS_MIN_WORKERS": 4,

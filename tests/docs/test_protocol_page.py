@@ -21,7 +21,7 @@ from gem_conformance.task import wire_name
 from gem_server.errors import Reason
 from gem_server.service import lane_connection, lane_port, listener
 from gem_server.service.status_codes import CODES
-from gem_server.settings import ServerSettings
+from gem_server.setting_tables import LimitSettings
 from gem_server.state.sessions import SESSIONS_RETRY_SECONDS
 from gemps import lane, limits
 from gemps.v1 import (
@@ -112,7 +112,7 @@ def test_every_limit_is_that_of_the_code() -> None:
     assert number("adapter of Initialize") == limits.ADAPTER_BYTES
     assert number("JoinRequest") == MAX_CHUNK_BYTES
     assert number("a chunk's data", r"1 to ([\d ]+)") == MAX_CHUNK_BYTES
-    (at_least, at_most), chunk_bytes = chunk_byte_limits(), ServerSettings.model_fields["chunk_bytes"].default
+    (at_least, at_most), chunk_bytes = chunk_byte_limits(), LimitSettings.model_fields["chunk_bytes"].default
     assert number("chunk_bytes") == at_least
     assert number("chunk_bytes", r"to ([\d ]+)") == at_most == MAX_CHUNK_BYTES
     assert number("chunk_bytes", r"([\d ]+) by default") == chunk_bytes
@@ -137,8 +137,8 @@ def test_every_limit_is_that_of_the_code() -> None:
 
 
 def chunk_byte_limits() -> tuple[int, int]:
-    """What `gemps serve` takes as --chunk-bytes, and so what Join may tell."""
-    limits = {type(one): one for one in ServerSettings.model_fields["chunk_bytes"].metadata}
+    """What `gemps serve` takes as limits.chunk_bytes, and so what Join may tell."""
+    limits = {type(one): one for one in LimitSettings.model_fields["chunk_bytes"].metadata}
     return limits[Ge].ge, limits[Le].le
 
 
@@ -146,7 +146,7 @@ def chunk_byte_limits() -> tuple[int, int]:
 def test_no_server_offers_chunks_that_are_too_small_for_a_block_or_an_element(wire_type: WireType) -> None:
     smallest, _ = chunk_byte_limits()
     with pytest.raises(ValidationError, match="chunk_bytes"):
-        ServerSettings(chunk_bytes=smallest - 1)
+        LimitSettings(chunk_bytes=smallest - 1)
     sent = [one for one in ElementType if one is not ElementType.OTHER]
     kinds = (TensorKind.PARAMETER, ElementType.FLOAT32), *((TensorKind.BUFFER, one) for one in sent)
     layout = Layout([TensorSpec(f"{at}", (3000,), type_, kind) for at, (kind, type_) in enumerate(kinds)])

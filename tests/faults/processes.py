@@ -10,7 +10,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from gem_cli.setting_keys import nested
 
+from tests.server_settings import keys
 from tests.waiting import eventually_async
 from tests.wire import serve_process
 from tests.wire.calls import Trust
@@ -68,7 +70,11 @@ async def start(
     # A file: a pipe that nobody reads blocks the server when it is full.
     with log_of(directory).open("ab") as log:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, program.__file__, json.dumps(told), stderr=log, env={**os.environ, **(environment or {})}
+            sys.executable,
+            program.__file__,
+            json.dumps(nested(keys(told))),
+            stderr=log,
+            env={**os.environ, **(environment or {})},
         )
     await eventually_async(lambda: ready.exists() or process.returncode is not None, patience=START_PATIENCE)
     assert ready.exists(), log_of(directory).read_text()

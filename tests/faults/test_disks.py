@@ -13,7 +13,6 @@ import pytest
 from gem_server.durability import recovery
 from gem_server.durability.files import Files, StorageError
 from gem_server.server import Server
-from gem_server.settings import ServerSettings
 from gemps.v1 import operations_pb2, run_pb2
 
 from tests.faults.disks import FailingDisk, ForgetfulDisk
@@ -21,6 +20,7 @@ from tests.faults.history import Deltas, History
 from tests.faults.load import LoggedWorker
 from tests.faults.processes import count
 from tests.figures import Figures
+from tests.server_settings import server_settings
 from tests.wire.model import LARGE, SMALL, Model
 from tests.wire.refusals import refused
 from tests.wire.serving import Serving
@@ -34,7 +34,7 @@ POWER_SECONDS = (0.02, 0.15)
 @asynccontextmanager
 async def serving_on(data_dir: Path, files: Files, **settings: Any) -> AsyncIterator[Serving]:
     told = {"bind": "127.0.0.1:0", "durability": "commit", "data_dir": data_dir, "resume": True} | settings
-    server = Server(ServerSettings(**told), files=files)
+    server = Server(server_settings(**told), files=files)
     serving = Serving(server, await server.start())
     try:
         yield serving

@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Self
 
 import grpc
+from gem_cli.options import to_arguments
 from gemps.v1 import parameter_server_pb2_grpc, session_pb2
 
 from tests.hostile import attacks, health_probe, honest_worker
 from tests.hostile.attacks import Attack, Target
 from tests.hostile.recorder import Record, Window
 from tests.security.authority import Authority
+from tests.server_settings import keys
 from tests.waiting import eventually, happens
 from tests.wire.model import Model, Tensor
 from tests.wire.processes import START_PATIENCE
@@ -234,8 +236,7 @@ class Arena:
             "threads": "1",
             **self._settings(),
         }
-        # A command's flags are its settings' names.
-        flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
+        flags = to_arguments(keys(settings))
         self.log = self.folder / "server.log"
         self.server = self._process("-c", "from gem_cli.main import main; main()", "serve", *flags)
         eventually(lambda: ready.exists() or not self.server.runs, self.log.read_text, patience=START_PATIENCE)

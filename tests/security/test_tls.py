@@ -201,7 +201,7 @@ def test_a_server_does_not_start_with_files_that_it_cannot_use(
         replace(tls["tls_key"], authority.pair("other").key)
     else:
         replace(tls["tls_key"], _with_password(tls["tls_key"].read_bytes()))
-    with pytest.raises(StartupError, match=r"--tls-cert .*server\.crt"):
+    with pytest.raises(StartupError, match=r"tls.cert .*server\.crt"):
         serve(**tls)
 
 

@@ -19,10 +19,10 @@ def test_a_training_runs_with_tls_client_certificates_and_tokens(tmp_path: Path)
     tokens = replace(tmp_path / "tokens", f"operator {TOKEN}\n")
     folder = tmp_path / "run"
     server = (
-        f"--tls-cert={certificate}",
-        f"--tls-key={key}",
-        f"--tls-client-ca={authority.file}",
-        f"--tokens={tokens}",
+        f"--set=tls.cert={certificate}",
+        f"--set=tls.key={key}",
+        f"--set=tls.client_ca={authority.file}",
+        f"--set=tls.tokens={tokens}",
     )
     client = {
         "GEMPS_CLIENT_TLS_CA": str(authority.file),
@@ -68,13 +68,17 @@ def test_credentials_that_cannot_be_used_are_one_line_and_show_no_secret(
     ("server", "client", "says"),
     [
         (
-            ("--tls-cert=s.crt", "--tls-key=s.key"),
+            ("--set=tls.cert=s.crt", "--set=tls.key=s.key"),
             {},
             "the server would speak TLS, and its workers have no credentials",
         ),
-        (("--tls-cert=s.crt", "--tls-key=s.key", "--tls-client-ca=ca"), {"TLS_CA": "system"}, "a client certificate"),
         (
-            ("--tokens=tokens",),
+            ("--set=tls.cert=s.crt", "--set=tls.key=s.key", "--set=tls.client_ca=ca"),
+            {"TLS_CA": "system"},
+            "a client certificate",
+        ),
+        (
+            ("--set=tls.tokens=tokens",),
             {},
             "ask for a token, and its workers have no credentials for that: set GEMPS_CLIENT_CREDENTIALS",
         ),
@@ -98,7 +102,7 @@ def test_a_training_with_a_workers_token_does_not_start(from_file: bool, tmp_pat
     if from_file:
         (folder := tmp_path.parent / f"{tmp_path.name}-client").mkdir()
         env = {"GEMPS_CLIENT_TOKEN_FILE": str(replace(folder / "token", f"{TOKEN[::-1]}\n"))}
-    done = gemps("train", f"--tokens={tokens}", env=env, cwd=tmp_path)
+    done = gemps("train", f"--set=tls.tokens={tokens}", env=env, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "gemps train needs a token of the role operator" in done.stderr
     assert [file.name for file in tmp_path.iterdir()] == ["tokens"]
@@ -107,11 +111,11 @@ def test_a_training_with_a_workers_token_does_not_start(from_file: bool, tmp_pat
 def test_beyond_loopback_a_server_wants_tls_or_to_be_told() -> None:
     done = gemps_here("serve", "--bind=0.0.0.0:0")
     assert done.returncode == 2
-    assert "--tls-cert" in done.stderr
+    assert "tls.cert" in done.stderr
     assert "--insecure" in done.stderr
-    half = gemps_here("serve", "--tls-cert=server.crt")
+    half = gemps_here("serve", "--set=tls.cert=server.crt")
     assert half.returncode == 2
-    assert "--tls-cert and --tls-key belong together" in half.stderr
-    without = gemps_here("serve", "--tls-client-ca=ca.crt")
+    assert "tls.cert and tls.key belong together" in half.stderr
+    without = gemps_here("serve", "--set=tls.client_ca=ca.crt")
     assert without.returncode == 2
-    assert "--tls-client-ca needs --tls-cert" in without.stderr
+    assert "tls.client_ca needs tls.cert" in without.stderr

@@ -26,7 +26,7 @@ def is_refused(registry: Registry, number: int, origin: Origin) -> bool:
     try:
         registry.join(number, origin=origin)
     except RefusedError as refusal:
-        return refusal.reason is Reason.TOO_MANY and "raise --max-sessions" in refusal.message
+        return refusal.reason is Reason.TOO_MANY and "raise limits.max_sessions" in refusal.message
     return False
 
 

@@ -132,7 +132,10 @@ def test_a_setting_that_is_a_flag_too_has_the_same_bounds(name: str) -> None:
         ({"clip_norm": "inf"}, "finite number"),
         ({"eta": "inf"}, "finite number"),
         ({"epochs": "inf"}, "finite number"),
-        ({"min_workers": "3", "max_sessions": "2"}, "--min-workers 3 is more than --max-sessions 2 admits"),
+        (
+            {"min_workers": 3, "limits": {"max_sessions": 2}},
+            "--min-workers 3 is more than limits.max_sessions 2 admits",
+        ),
         ({"precondition": "adam"}, "Input should be 'none', 'rms' or 'averaged-rms'"),
         ({"rule_settings": "local_rate=0.5"}, "local_rate needs --local-steps: leave it out, or add --local-steps 4"),
         ({"rule_settings": "beta2=0.5"}, "beta2 needs a preconditioner: leave it out, or add --precondition rms"),

@@ -82,7 +82,7 @@ class SupervisedShards:
         self.starts[index] += 1
         place = ["--bind", self.address] if index == 0 else ["--bind", "127.0.0.1:0", "--primary", self.address]
         command = [
-            *(sys.executable, "-m", "gem_cli", "serve", "--rule", "downpour", "--threads", "1", "--resume"),
+            *(sys.executable, "-m", "gem_cli", "serve", "--rule", "downpour", "--set=limits.threads=1", "--resume"),
             *("--shard", f"{index}/{self.count}", "--data-dir", str(self.data_dir(index)), *place),
             *(setting.format(shard=index) for setting in self._settings),
         ]

@@ -196,7 +196,7 @@ def test_a_shard_with_another_rule_does_not_start() -> None:
 
 @pytest.mark.parametrize("setting", [{"staging_buffers": 7}, {"durability": "interval"}])
 def test_a_shard_with_a_setting_that_must_be_equal_does_not_start(setting: dict[str, Any], tmp_path: Path) -> None:
-    message = rf"in {next(iter(setting))}, .*--staging-buffers and --durability"
+    message = rf"in {next(iter(setting))}, .*limits.staging_buffers and --durability"
     with serving(2, tmp_path, rule="gem") as started, pytest.raises(StartupError, match=message):
         RealServer(shard="1/2", primary=started.address, data_dir=tmp_path / "other", rule="gem", **setting)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from gem_cli.commands.evaluate import EVALUATION_FIELDS
+from gem_cli.setting_keys import fields
 from gem_server.settings import ServerSettings
 from gem_worker.client import ClientSettings
 from gem_worker.evaluator_settings import EvaluatorSettings
@@ -26,7 +27,7 @@ def offered(service: str) -> set[str]:
 @pytest.mark.parametrize(
     ("service", "settings"),
     [
-        ("server", set(ServerSettings.model_fields)),
+        ("server", {key.replace(".", "_") for key in fields(ServerSettings)}),
         ("worker", set(WorkerSettings.model_fields) | CLIENT),
         ("evaluator", EVALUATION_FIELDS | set(EvaluatorSettings.model_fields) | CLIENT),
     ],

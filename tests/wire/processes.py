@@ -10,8 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
+from gem_cli.setting_keys import nested
 from google.protobuf.message import Message
 
+from tests.server_settings import keys
 from tests.waiting import eventually_async
 from tests.wire import doomed_client, serve_process
 from tests.wire.calls import Trust
@@ -52,7 +54,9 @@ async def server_process(directory: Path, **settings: Any) -> AsyncIterator[Serv
     """A server process, ended with SIGTERM; it must exit with 0."""
     ready = directory / "ready.json"
     told = {"bind": "127.0.0.1:0", "ready_file": str(ready)} | dict(Trust.of_servers) | settings
-    process = await asyncio.create_subprocess_exec(sys.executable, serve_process.__file__, json.dumps(told))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, serve_process.__file__, json.dumps(nested(keys(told)))
+    )
     try:
         await eventually_async(lambda: ready.exists() or process.returncode is not None, patience=START_PATIENCE)
         assert ready.exists(), "the server process ended before it served"

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from gem_server.server import MakeQueue, Server
-from gem_server.settings import ServerSettings
 from gemps.v1 import parameters_pb2, status_pb2
 
+from tests.server_settings import server_settings
 from tests.wire.calls import Stream, Stub, Trust, open_channel
 from tests.wire.model import FLOAT32, SMALL, Model, Values
 from tests.wire.refusals import PATIENCE, Refusal, refused
@@ -144,7 +144,7 @@ class Serving(Endpoint):
 
     @classmethod
     async def start(cls, make_queue: MakeQueue | None = None, **settings: Any) -> "Serving":
-        server = Server(ServerSettings(**({"bind": "127.0.0.1:0"} | dict(Trust.of_servers) | settings)), make_queue)
+        server = Server(server_settings(**({"bind": "127.0.0.1:0"} | dict(Trust.of_servers) | settings)), make_queue)
         return cls(server, await server.start())
 
     async def stop(self) -> None:

@@ -232,7 +232,7 @@ async def test_one_token_cannot_keep_others_out_with_all_sessions(serve: Serve, 
     heartbeat = session_pb2.HeartbeatRequest(session_id=taken[0])
     metadata = [("authorization", "Bearer leaked-and-known-to-all")]
     refusal = await refused(worker.stub.Heartbeat(heartbeat, metadata=metadata, timeout=PATIENCE), "EXPIRED_SESSION")
-    assert "raise --max-sessions" in refusal.message
+    assert "raise limits.max_sessions" in refusal.message
 
 
 async def test_worker_that_comes_back_under_its_name_fits_where_no_other_does(serve: Serve) -> None:

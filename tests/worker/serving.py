@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from gem_server.server import Server
-from gem_server.settings import ServerSettings
 
+from tests.server_settings import server_settings
 from tests.waiting import eventually
 
 PATIENCE = 120.0
@@ -25,7 +25,7 @@ class ServerThread:
     """A `Server` on an event loop of its own; stopping it writes its checkpoint."""
 
     def __init__(self, **settings: Any) -> None:
-        self._settings = ServerSettings(**({"bind": "127.0.0.1:0"} | settings))
+        self._settings = server_settings(**({"bind": "127.0.0.1:0"} | settings))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="server")
         self._stopped = False

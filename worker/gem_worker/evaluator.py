@@ -186,7 +186,7 @@ class _Follower:
                     if watch.is_finished:
                         raise ServerUnavailableError(
                             f"the run was finished, and its server ended before its last version was evaluated and "
-                            f"reported: give it a longer --exit-grace ({error})"
+                            f"reported: give it a longer limits.exit_grace ({error})"
                         ) from None
                     raise
 

@@ -31,8 +31,7 @@ def check_address(address: str) -> None:
 def check_running_server(address: str, given: Given) -> None:
     """Raise CommandError for an invalid address, or a server's settings."""
     check_address(address)
-    shards_flag = ["--shards"] if given.has_flag(TrainSettings, "shards") else []
-    if flags := given.arguments(ServerSettings) + shards_flag:
+    if flags := given.arguments(ServerSettings) + given.arguments(TrainSettings):
         raise CommandError(f"--server names a running server, which has its settings: leave out {flags[0]}", USAGE)
 
 
@@ -52,15 +51,15 @@ def check_has_credentials(server: ServerSettings, client: ClientSettings) -> Non
     """Raise CommandError if the server would refuse the client."""
     has_token = client.token is not None or client.token_file is not None
     lacking = {
-        "speak TLS": server.tls_cert is not None and not client.tls_ca,
-        "ask for a client certificate": server.tls_client_ca is not None and client.tls_cert is None,
-        "ask for a token": server.tokens is not None and not has_token,
+        "speak TLS": server.tls.cert is not None and not client.tls_ca,
+        "ask for a client certificate": server.tls.client_ca is not None and client.tls_cert is None,
+        "ask for a token": server.tls.tokens is not None and not has_token,
     }
     fix = "set GEMPS_CLIENT_CREDENTIALS to the operator's folder of gemps certs, as certs/operator"
     for what, is_lacking in lacking.items():
         if is_lacking:
             raise CommandError(f"the server would {what}, and its workers have no credentials for that: {fix}", USAGE)
-    if server.tokens is not None and not _is_operator(server.tokens, client):
+    if server.tls.tokens is not None and not _is_operator(server.tls.tokens, client):
         raise CommandError(f"gemps train needs a token of the role operator, to train and to watch: {fix}", USAGE)
 
 

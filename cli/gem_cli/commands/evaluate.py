@@ -78,14 +78,14 @@ def evaluate(
 
       gemps evaluate state/latest --adapter adapter
     """
-    if model_file is not None and (report or follow or given.has_flag(WorkerSettings, "server")):
+    if model_file is not None and (report or follow or "server" in given.values(WorkerSettings)):
         raise CommandError("give either a MODEL_FILE or --server (with --report or --follow or not), not both", USAGE)
     if model_file is not None and _ADDRESS.fullmatch(str(model_file)) and not model_file.exists():
         raise CommandError(
             f"there is no file {model_file}: for what a running server holds write --server {model_file}", USAGE
         )
     for name in EvaluatorSettings.model_fields:
-        if given.has_flag(EvaluatorSettings, name) and not follow:
+        if name in given.values(EvaluatorSettings) and not follow:
             raise CommandError(f"{flag(name)} is for an evaluator that follows a run: add --follow", USAGE)
     if adapter is not None and (report or follow):
         raise CommandError("--adapter writes an adapter and evaluates nothing: leave out --report and --follow", USAGE)

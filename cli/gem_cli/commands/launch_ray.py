@@ -10,6 +10,7 @@ from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.extras import require
 from gem_cli.options import Given, OptionGroup, with_options
+from gem_cli.setting_keys import explicit
 from gem_cli.training.shards import OF_SHARDS
 
 _SERVER = OptionGroup(ServerSettings, "Server", frozenset({"exit_when_finished", "ready_file", *OF_SHARDS}))
@@ -56,5 +57,4 @@ def _settings(given: Given, workers: int) -> list[dict[str, Any]]:
     first, of_all = restartable_group(given, {"exit_when_finished": True}, fallback)
     if first.data_dir is None or not first.data_dir.is_absolute():
         raise CommandError("--data-dir needs an absolute path, best on storage that all nodes share", USAGE)
-    used = {name: value for name in first.model_fields_set if (value := getattr(first, name)) is not None}
-    return [used | one for one in of_all]
+    return [explicit(first) | one for one in of_all]

@@ -113,7 +113,7 @@ def simulate(
 
 def _refuse_with_follow(given: Given) -> None:
     others = set(SimulationSettings.model_fields) - _OF_FOLLOWING
-    named = [name for name in sorted(others) if given.has_flag(SimulationSettings, name)]
+    named = [name for name in sorted(others) if name in given.values(SimulationSettings)]
     if named:
         flags = ", ".join(flag(name) for name in named)
         raise CommandError(f"--follow takes {flags} from the trace: leave that out", USAGE)

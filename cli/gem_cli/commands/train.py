@@ -20,7 +20,7 @@ from gem_cli.commands.evaluate import EVALUATION_FIELDS
 from gem_cli.commands.known import KNOWN
 from gem_cli.errors import FAILED, USAGE, CommandError
 from gem_cli.extras import require, require_server_system
-from gem_cli.options import Given, OptionGroup, flag, to_arguments, with_options
+from gem_cli.options import Given, OptionGroup, to_arguments, with_options
 from gem_cli.programs import resolved
 from gem_cli.sinks.interface import RunInfo
 from gem_cli.sinks.sinks import Sinks, chosen_sinks
@@ -155,9 +155,9 @@ def _prepare(
         own["bind"] = "127.0.0.1:0"
     if "min_workers" not in asked.model_fields_set:
         own["min_workers"] = settings.workers
-    if has_evaluator and "exit_grace" not in asked.model_fields_set:
+    if has_evaluator and "exit_grace" not in asked.limits.model_fields_set:
         # The evaluator sees the last version only after the end of the run, and needs the server to report it.
-        own["exit_grace"] = max(asked.exit_grace, settings.worker_exit_timeout)
+        own["limits.exit_grace"] = max(asked.limits.exit_grace, settings.worker_exit_timeout)
     if command is None and not (asked.steps or asked.epochs or asked.commits):
         own["epochs"] = TEXT_EPOCHS if worker.task == "text" else DEFAULT_EPOCHS
     shares = "shared_memory_socket" not in asked.model_fields_set
@@ -185,9 +185,9 @@ def _prepare(
 
 def _resume_command(given: Given, folder: RunFolder, script: Sequence[str] | None, *, as_json: bool) -> str:
     """This command line, for a shell, with what it takes to continue the run in `folder`."""
-    classes = (TrainSettings, EvaluatorSettings, WorkerSettings, ServerSettings)
-    flags = dict.fromkeys(one for settings in classes for one in given.arguments(settings))  # each of them once
-    kept = [one for one in flags if one != "--resume" and not one.startswith(("--run-dir=", "--runs-dir="))]
+    kept = [
+        one for one in given.command_line() if one != "--resume" and not one.startswith(("--run-dir=", "--runs-dir="))
+    ]
     kept += [f"--run-dir={folder.path}", "--resume", *(["--json"] if as_json else [])]
     return shlex.join(["gemps", "train", *kept, *(["--", *script] if script else [])])
 
@@ -221,7 +221,7 @@ def _evaluator(given: Given, worker: WorkerSettings, script: Sequence[str] | Non
 
 
 def _refuse_flags_without_effect(given: Given) -> None:
-    if flags := [flag(name) for name in given.flags(WorkerSettings) if name not in _FOR_COMMANDS]:
+    if flags := [text for name, text in given.spelt(WorkerSettings).items() if name not in _FOR_COMMANDS]:
         more = ", and ParameterServer takes overlap=True" if "--overlap" in flags else ""
         raise CommandError(
             f"{', '.join(flags)}: only for the built-in tasks, without effect on your own command: leave it out; the "

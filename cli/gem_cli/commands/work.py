@@ -42,7 +42,7 @@ def work(
     """
     with termination.handled():
         with misspelt_logged():
-            if address is not None and given.has_flag(WorkerSettings, "server"):
+            if address is not None and "server" in given.values(WorkerSettings):
                 raise CommandError(
                     "the server's address stands there twice: give it as ADDRESS, or with --server", USAGE
                 )

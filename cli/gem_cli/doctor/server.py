@@ -57,7 +57,7 @@ class Visit:
             return problem(
                 "server",
                 f"{self._address}: {text}; --token-file (GEMPS_CLIENT_TOKEN_FILE) names the file with a token of the "
-                "server's --tokens, --credentials a folder of gemps certs",
+                "server's tls.tokens, --credentials a folder of gemps certs",
             )
         if reason == "UNIMPLEMENTED":
             return problem(
@@ -118,7 +118,7 @@ def _room(memory: dict[str, Any], status: dict[str, Any]) -> CheckResult:
         return problem(
             "room",
             f"{told}, and a further worker takes {worker / _MIB:,.1f} MiB: raise --memory-limit or have fewer "
-            "--staging-buffers at the server, or start fewer workers",
+            "limits.staging_buffers at the server, or start fewer workers",
         )
     return ok("room", f"{told}; a further worker takes {worker / _MIB:,.1f} MiB")
 

@@ -75,7 +75,7 @@ def merge(data_dirs: Sequence[Path], output: Path) -> str:
 
 
 def _is_protected(settings: ServerSettings) -> bool:
-    return settings.tls_cert is not None or settings.tokens is not None
+    return settings.tls.cert is not None or settings.tls.tokens is not None
 
 
 def _free_port(host: str) -> int:

@@ -116,7 +116,7 @@ class GrantOrder(Protocol):
 
 
 class StagingPool:
-    """The buffers and waiting calls. `wanted`: `--staging-buffers`; `waiting_limit`: calls."""
+    """The buffers and waiting calls. `wanted`: `limits.staging_buffers`; `waiting_limit`: calls."""
 
     def __init__(self, wanted: int, waiting_limit: int, order: GrantOrder, clock: Callable[[], float]) -> None:
         self._wanted = wanted
@@ -292,7 +292,7 @@ class StagingPool:
         refusal = RefusedError(
             Reason.WAITING_ROOM,
             f"{self.waiting} calls are waiting for one of {self.capacity} staging buffers: retry later (or raise "
-            "--waiting-room, or have more --staging-buffers)",
+            "limits.waiting_room, or have more limits.staging_buffers)",
             retry_after=RETRY_SECONDS,
         )
         all_of_them = sorted([*self._still_waiting(), hold], key=lambda one: one.asked_at)

@@ -48,7 +48,7 @@ class Access:
         if role is None:
             raise RefusedError(
                 Reason.CREDENTIALS,
-                "this server does not know the token: use one that stands in its --tokens file (with --credentials: "
+                "this server does not know the token: use one that stands in its tls.tokens file (with --credentials: "
                 "tokens), or add yours there",
             )
         if role is not Role.OPERATOR and role not in _MAY.get(call, ()):

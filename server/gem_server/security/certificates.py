@@ -21,16 +21,16 @@ def read_certificates(certificate: Path, key: Path, client_ca: Path | None) -> C
     """Validate the files. Raises UnusableFileError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     found = Certificates(
-        read_text(certificate, "--tls-cert").encode(),
-        read_text(key, "--tls-key").encode(),
-        read_text(client_ca, "--tls-client-ca").encode() if client_ca is not None else None,
+        read_text(certificate, "tls.cert").encode(),
+        read_text(key, "tls.key").encode(),
+        read_text(client_ca, "tls.client_ca").encode() if client_ca is not None else None,
         context,
     )
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
     except (OSError, _EncryptedKeyError) as error:  # also ssl.SSLError
         raise UnusableFileError(
-            f"--tls-cert {certificate} and --tls-key {key} are no pair of a certificate and its private key, both in "
+            f"tls.cert {certificate} and tls.key {key} are no pair of a certificate and its private key, both in "
             f"PEM and the key without a password ({_reason(error)}): give those that belong together"
         ) from None
     if found.client_ca is not None:
@@ -39,7 +39,7 @@ def read_certificates(certificate: Path, key: Path, client_ca: Path | None) -> C
             context.verify_mode = ssl.CERT_REQUIRED
         except ssl.SSLError as error:
             raise UnusableFileError(
-                f"--tls-client-ca {client_ca} holds no certificate in PEM ({_reason(error)}): give that of the "
+                f"tls.client_ca {client_ca} holds no certificate in PEM ({_reason(error)}): give that of the "
                 "authority which signed the clients' certificates"
             ) from None
     return found

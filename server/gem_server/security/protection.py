@@ -29,7 +29,7 @@ def protect(settings: ServerSettings) -> Protection:
 
 def describe(settings: ServerSettings) -> str:
     """Describe the protection for the log."""
-    encrypted = "with TLS" if settings.tls_cert is not None else "without TLS"
+    encrypted = "with TLS" if settings.tls.cert is not None else "without TLS"
     return f"{encrypted}, {' and '.join(_asked_for(settings)) or 'no credentials'} asked for"
 
 
@@ -38,18 +38,18 @@ def warning(settings: ServerSettings) -> str | None:
     if _asked_for(settings) or is_loopback(settings.host):
         return None
     return (
-        f"anyone who can connect to {settings.bind} can train, read the parameters and end the run: give --tokens FILE "
-        "or --tls-client-ca FILE, unless all in this network may"
+        f"anyone who can connect to {settings.bind} can train, read the parameters and end the run: set "
+        "tls.tokens or tls.client_ca to a file, unless all in this network may"
     )
 
 
 def _asked_for(settings: ServerSettings) -> list[str]:
-    asked = [("client certificates", settings.tls_client_ca), ("tokens", settings.tokens)]
+    asked = [("client certificates", settings.tls.client_ca), ("tokens", settings.tls.tokens)]
     return [what for what, path in asked if path is not None]
 
 
 def _certificates(settings: ServerSettings) -> WatchedFiles[Certificates] | None:
-    certificate, key, client_ca = settings.tls_cert, settings.tls_key, settings.tls_client_ca
+    certificate, key, client_ca = settings.tls.cert, settings.tls.key, settings.tls.client_ca
     if certificate is None or key is None:
         return None
     paths = [path for path in (certificate, key, client_ca) if path is not None]
@@ -57,5 +57,5 @@ def _certificates(settings: ServerSettings) -> WatchedFiles[Certificates] | None
 
 
 def _tokens(settings: ServerSettings) -> WatchedFiles[Tokens] | None:
-    path = settings.tokens
+    path = settings.tls.tokens
     return WatchedFiles([path], lambda: read_tokens(path)) if path is not None else None

@@ -43,11 +43,11 @@ class Tokens:
 def read_tokens(path: Path) -> Tokens:
     """Read lines of `ROLE TOKEN`. Raises UnusableFileError, which never quotes the file."""
     found: dict[str, Role] = {}
-    for number, line in enumerate(read_text(path, "--tokens").splitlines(), 1):
+    for number, line in enumerate(read_text(path, "tls.tokens").splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        where = f"--tokens {path}, line {number}"
+        where = f"tls.tokens {path}, line {number}"
         if len(words) != 2:
             raise UnusableFileError(f"{where}: write a role and a token, as in: worker TOKEN")
         roles = [role for role in Role if role.value == words[0]]
@@ -61,5 +61,5 @@ def read_tokens(path: Path) -> Tokens:
         if found.setdefault(words[1], roles[0]) is not roles[0]:
             raise UnusableFileError(f"{where}: that token stands there for another role already; make one for each")
     if not found:
-        raise UnusableFileError(f"--tokens {path} holds no token: add a line, as in: worker TOKEN")
+        raise UnusableFileError(f"tls.tokens {path} holds no token: add a line, as in: worker TOKEN")
     return Tokens((role, token) for token, role in found.items())

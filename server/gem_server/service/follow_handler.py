@@ -62,7 +62,7 @@ class FollowHandler:
             raise RefusedError(
                 Reason.MALFORMED,
                 f"this shard differs from the primary in {_difference(hello.rule, self._rule)}: give both the same "
-                "--rule, its settings, --staging-buffers and --durability, and --data-dir to all shards "
+                "--rule, its settings, limits.staging_buffers and --durability, and --data-dir to all shards "
                 "or none",
             )
         host = address_of(context).rpartition(":")[0]

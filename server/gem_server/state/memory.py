@@ -92,7 +92,7 @@ class MemoryBudget:
                 + ("do without --overlap, or " if overlap else "")
                 + ("choose --parameter-wire float32, or " if takes_differences else "")
                 + f"raise --memory-limit to {needed:,} at least"
-                + (f", or have fewer --staging-buffers ({buffers} now)" if buffers > 1 else ""),
+                + (f", or have fewer limits.staging_buffers ({buffers} now)" if buffers > 1 else ""),
                 retry_after=RETRY_SECONDS if fits_alone else None,
                 metadata={"needed_bytes": str(needed), "limit_bytes": str(self.limit), "worker_bytes": str(worker)},
             )

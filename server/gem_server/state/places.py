@@ -10,9 +10,9 @@ worker that joins a full server gets the place of
    no call of the server keeps waiting; of the token and address with the most sessions first. Whoever waits for the
    run's start, or for a buffer, keeps its place.
 
-Nothing of this happens as long as there is room: any number of workers up to --max-sessions may have one token and one
-address. It decides neither between workers that all train, nor for a server whose --max-sessions is CROWD_AT_LEAST or
-less: there the newcomer is refused. A session with a complete commit in the queue never goes.
+Nothing of this happens as long as there is room: any number of workers up to limits.max_sessions may have one token
+and one address. It decides neither between workers that all train, nor for a server whose limits.max_sessions is
+CROWD_AT_LEAST or less: there the newcomer is refused. A session with a complete commit in the queue never goes.
 """
 
 import ipaddress
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gem_server.state.sessions import Session
 
 CROWD_SHARE = 7 / 8
-# Fewer workers than this are a team at work, whatever --max-sessions is.
+# Fewer workers than this are a team at work, whatever limits.max_sessions is.
 CROWD_AT_LEAST = 64
 # Enough for the imports, the compilation and the first gradient of most workers. They join again if it is not.
 IDLE_SECONDS = 60.0

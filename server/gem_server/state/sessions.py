@@ -236,7 +236,7 @@ class Sessions:
                     Reason.EXPIRED_SESSION,
                     f"all {self.max_sessions} sessions were taken, most of them by one token or address, or this one "
                     "had not committed anything: its place went to another worker. Join again to wait for a place, and "
-                    "raise --max-sessions",
+                    "raise limits.max_sessions",
                 ),
             )
             for listener in self.on_displaced:
@@ -414,8 +414,8 @@ class Sessions:
         if displaced is None:
             raise RefusedError(
                 Reason.TOO_MANY,
-                f"{len(self._live)} workers are joined, and no more are allowed: raise --max-sessions, or end some of "
-                "them (gemps status lists them)",
+                f"{len(self._live)} workers are joined, and no more are allowed: raise limits.max_sessions, or end "
+                "some of them (gemps status lists them)",
                 retry_after=SESSIONS_RETRY_SECONDS,
             )
         return displaced

@@ -62,7 +62,7 @@ _CAUSES = (
     _Cause(
         re.compile("WRONG_VERSION_NUMBER"),
         "what answers at {peer} speaks no TLS",
-        "start the server with --tls-cert or --credentials, or leave out GEMPS_CLIENT_TLS_CA",
+        "start the server with tls.cert or --credentials, or leave out GEMPS_CLIENT_TLS_CA",
         untrusted=True,
     ),
     _Cause(

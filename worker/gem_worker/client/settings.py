@@ -93,7 +93,7 @@ class ClientSettings(BaseSettings):
     )
     tls_cert: Path | None = Field(
         default=None,
-        description="This client's own certificate (PEM), where the server asks for one (--tls-client-ca). Needs "
+        description="This client's own certificate (PEM), where the server asks for one (tls.client_ca). Needs "
         "tls_key and tls_ca. Like tls_ca it is read again for each new connection, so it may be renewed.",
         json_schema_extra={"panel": "Security"},
     )
