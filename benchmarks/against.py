@@ -59,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--revision", required=True, help="what to compare with: a commit")
     parser.add_argument("--parameters", type=int, nargs="+", default=[2_048, 4_200_000])
-    parser.add_argument("--wires", nargs="+", default=["float32", "bfloat16", "int8_block"])
+    parser.add_argument("--wires", nargs="+", default=["float32", "bfloat16", "int4_block"])
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 32])
     parser.add_argument("--tls", action="store_true", help="also with TLS")
     parser.add_argument("--only-tls", action="store_true", help="with TLS alone")

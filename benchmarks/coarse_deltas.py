@@ -36,7 +36,7 @@ COARSE: tuple[Pair, ...] = (
     ("sparse", "int4"),
     ("sparse", "sparse"),
 )
-TYPES: tuple[Pair, ...] = (PLAIN, ("int8", "float32"), *COARSE)
+TYPES: tuple[Pair, ...] = (PLAIN, ("bfloat16", "float32"), *COARSE)
 SEEDS = range(3)
 TASKS = {
     "digits": ("--task=digits", "--steps=1000"),

@@ -23,7 +23,7 @@ from benchmarks.harness.run import Run
 from benchmarks.peers import CONTENDERS
 from benchmarks.peers.interface import Case
 
-WAYS = ("float32", "bfloat16", "int8", "shared-memory")
+WAYS = ("float32", "bfloat16", "shared-memory")
 PEERS = ("grpc-echo-cpp", "torch-rpc-tcp", "torch-rpc-shared-memory", "ray-actor", "torch-gloo-paper")
 DEFAULT = Case(4_194_304, 4)
 

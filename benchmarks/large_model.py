@@ -1,8 +1,8 @@
 """A model on four servers of one machine, within a limit of memory: `python -m benchmarks.large_model`; needs root.
 
-One staging buffer, int8 both ways. Two workers, each a process that computes nothing: its parameters
-and its delta are mapped files, which the kernel can write back; the servers' arrays are not. They train, with
-checkpoints; then the servers start again from their data directories, and the workers go on.
+One staging buffer, deltas in int4, parameters in bfloat16. Two workers, each a process that computes nothing: its
+parameters and its delta are mapped files, which the kernel can write back; the servers' arrays are not. They train,
+with checkpoints; then the servers start again from their data directories, and the workers go on.
 
 A worker that pulls while another commits would take 4 bytes a parameter more; here all pull first.
 """
@@ -30,7 +30,7 @@ from gem_core.wire_kernels import encode
 SHARDS, WORKERS, COMMITS = 4, 2, 4
 TENSORS = 20
 PIECE = 1 << 20  # elements of the delta, which repeats them
-WIRE = WireType.INT8_BLOCK
+DELTA_WIRE, PARAMETER_WIRE = WireType.INT4_BLOCK, WireType.BFLOAT16
 FLAGS = (
     "--set=limits.staging_buffers=1",
     "--durability=interval",
@@ -97,13 +97,18 @@ def work(address: str, name: str, millions: int, folder: Path) -> None:
     elements = millions * 1_000_000 // TENSORS
     tensor = TensorSpec("", (elements,), ElementType.FLOAT32, TensorKind.PARAMETER)
     layout = Layout([replace(tensor, name=f"weight-{index}") for index in range(TENSORS)])
-    parameters, delta = (mapped(folder / f"{name}-{what}", layout) for what in ("parameters", "delta"))
+    parameters = mapped(folder / f"{name}-parameters", layout, PARAMETER_WIRE)
+    delta = mapped(folder / f"{name}-delta", layout, DELTA_WIRE)
     random = np.random.default_rng(0)
-    piece = np.frombuffer(encode(WIRE, (1e-3 * random.standard_normal(PIECE)).astype(np.float32)), np.uint8)
+    piece = np.frombuffer(encode(DELTA_WIRE, (1e-3 * random.standard_normal(PIECE)).astype(np.float32)), np.uint8)
     for start in range(0, len(delta), len(piece)):
         delta[start : start + len(piece)] = memoryview(piece[: len(delta) - start])
     with Client(
-        address, worker_name=name, layout=layout, delta_wire_types=(WIRE,), parameter_wire_types=(WIRE,)
+        address,
+        worker_name=name,
+        layout=layout,
+        delta_wire_types=(DELTA_WIRE,),
+        parameter_wire_types=(PARAMETER_WIRE,),
     ) as client:
         if not client.join().has_parameters:
             first = np.memmap(folder / f"{name}-first", np.float32, "w+", shape=(layout.parameter_count,))
@@ -120,9 +125,9 @@ def work(address: str, name: str, millions: int, folder: Path) -> None:
         client.leave("finished")
 
 
-def mapped(path: Path, layout: Layout) -> memoryview:
+def mapped(path: Path, layout: Layout, wire_type: WireType) -> memoryview:
     """A file in memory, for a payload."""
-    return memoryview(np.memmap(path, np.uint8, "w+", shape=(PayloadFormat(layout, WIRE).byte_count,)))
+    return memoryview(np.memmap(path, np.uint8, "w+", shape=(PayloadFormat(layout, wire_type).byte_count,)))
 
 
 def sha256(data: memoryview) -> str:

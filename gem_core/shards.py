@@ -1,7 +1,8 @@
 """Cuts a model's flat PARAMETERs into ranges for several servers (docs/design.md, section 9).
 
-Shard i of N holds [cut_i, cut_(i+1)), cut_i = n * i // N // 256 * 256, so that no block of INT8_BLOCK is cut. The last
-shard also holds the BUFFERs, which follow the PARAMETERs in a payload; FROZEN tensors count for each shard's digest.
+Shard i of N holds [cut_i, cut_(i+1)), cut_i = n * i // N // 256 * 256, so that no block (INT4_BLOCK, SPARSE_BLOCK) is
+cut. The last shard also holds the BUFFERs, which follow the PARAMETERs in a payload; FROZEN tensors count for each
+shard's digest.
 """
 
 from __future__ import annotations

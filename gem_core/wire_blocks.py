@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BLOCK_ELEMENTS", "INT4", "INT8", "LARGEST_VALUE", "SPARSE", "SPARSE_GROUP", "BadElement", "Block"]
+__all__ = ["BLOCK_ELEMENTS", "INT4", "LARGEST_VALUE", "SPARSE", "SPARSE_GROUP", "BadElement", "Block"]
 
 BLOCK_ELEMENTS = 256
 SCALE_BYTES = 4
@@ -97,19 +97,6 @@ def _quotients(rows: Floats, scales: Floats, levels: int) -> Floats:
         return np.clip(quotients, -levels, levels, out=quotients)
 
 
-def _quantise_int8(rows: Floats, scales: Floats, data: Bytes) -> None:
-    with np.errstate(invalid="ignore"):
-        data.view(np.int8)[...] = _quotients(rows, scales, 127)
-
-
-def _dequantise_int8(data: Bytes, scales: Floats, out: Floats) -> BadElement | None:
-    quantised = data.view(np.int8)
-    if quantised.min() == -128:
-        return BadElement(int(np.argmin(quantised.reshape(-1))), "is -128, which INT8_BLOCK does not use")
-    np.multiply(quantised, scales[:, None], out=out)
-    return None
-
-
 def _quantise_int4(rows: Floats, scales: Floats, data: Bytes) -> None:
     padded = np.zeros((len(rows), 2 * data.shape[1]), np.int8)
     with np.errstate(invalid="ignore"):
@@ -164,6 +151,5 @@ def _positions(indices: NDArray[np.integer[Any]]) -> NDArray[np.intp]:
     return indices + SPARSE_GROUP * np.arange(indices.shape[1])
 
 
-INT8 = Block(127, lambda elements: elements, _quantise_int8, _dequantise_int8)
 INT4 = Block(7, lambda elements: -(-elements // 2), _quantise_int4, _dequantise_int4)
 SPARSE = Block(31, lambda elements: -(-elements // SPARSE_GROUP), _quantise_sparse, _dequantise_sparse)

@@ -24,7 +24,6 @@ _HALVES = types.Array(types.uint16, 1, "C", readonly=True, aligned=False)
 _WORDS = types.Array(types.uint32, 1, "C", readonly=True, aligned=False)
 _FLOATS = types.Array(types.float32, 1, "C", readonly=True, aligned=False)
 _BYTES_OUT = types.Array(types.uint8, 1, "C", aligned=True)
-_SIGNED_OUT = types.Array(types.int8, 1, "C", aligned=True)
 _HALVES_OUT = types.Array(types.uint16, 1, "C", aligned=True)
 _WORDS_OUT = types.Array(types.uint32, 1, "C", aligned=True)
 _FLOATS_OUT = types.Array(types.float32, 1, "C", aligned=True)
@@ -35,7 +34,7 @@ _ILLEGAL = np.uint32(0xFFFFFFFF)
 _INFINITY = np.uint32(0x7F800000)
 _LARGEST = int(np.float32(LARGEST_VALUE).view(np.uint32))
 # Larger scales can exceed the limit.
-_LARGEST_SCALE = int(np.float32(LARGEST_VALUE / 128).view(np.uint32))
+_LARGEST_SCALE = int(np.float32(LARGEST_VALUE / 32).view(np.uint32))
 
 
 def encode(wire_type: WireType, values: NDArray[np.float32]) -> memoryview:
@@ -47,8 +46,7 @@ def encode(wire_type: WireType, values: NDArray[np.float32]) -> memoryview:
             return halves.view(np.uint8).data
         case _ if wire_type in _QUANTISE:
             encoded = np.empty(encoded_bytes(wire_type, values.size), np.uint8)
-            block_bytes, words, signed = wire_type.unit_bytes, values.view(np.uint32), encoded.view(np.int8)
-            _QUANTISE[wire_type](values, words, encoded, signed, BLOCK_ELEMENTS, block_bytes)
+            _QUANTISE[wire_type](values, values.view(np.uint32), encoded, BLOCK_ELEMENTS, wire_type.unit_bytes)
             return encoded.data
         case _:
             return wire_types.encode(wire_type, values)
@@ -144,23 +142,6 @@ def _scale_bits(data, start):  # type: ignore[no-untyped-def]
 
 
 @driver(_BYTES, _SIGNED, _FLOATS_OUT, types.intp, types.intp, parallel=False)
-def _dequantise(data, signed, out, block_elements, block_bytes):  # type: ignore[no-untyped-def]
-    largest, lowest = np.uint32(0), np.int8(0)
-    for block in range((out.size + block_elements - 1) // block_elements):
-        start, first = block * block_bytes, block * block_elements
-        bits = np.uint32(_scale_bits(data, start))
-        scale = bits.view(np.float32)
-        values = out[first : first + block_elements]
-        elements = signed[start + 4 : start + 4 + values.size]
-        for i in range(values.size):
-            element = elements[i]
-            lowest = min(lowest, element)
-            values[i] = np.float32(element) * scale
-        largest = max(largest, bits)
-    return _ILLEGAL if lowest == -128 else largest
-
-
-@driver(_BYTES, _SIGNED, _FLOATS_OUT, types.intp, types.intp, parallel=False)
 def _dequantise_int4(data, signed, out, block_elements, block_bytes):  # type: ignore[no-untyped-def]
     largest, lowest, rest = np.uint32(0), np.int8(0), np.int8(0)
     for block in range((out.size + block_elements - 1) // block_elements):
@@ -212,7 +193,6 @@ def _dequantise_sparse(data, signed, out, block_elements, block_bytes):  # type:
 
 
 _DEQUANTISE = {
-    WireType.INT8_BLOCK: _dequantise,
     WireType.INT4_BLOCK: _dequantise_int4,
     WireType.SPARSE_BLOCK: _dequantise_sparse,
 }
@@ -237,19 +217,8 @@ def _quotient(value, divisor, levels):  # type: ignore[no-untyped-def]
     return np.int8(np.int32(min(max(quotient, np.float32(-levels)), np.float32(levels))))
 
 
-@driver(_FLOATS, _WORDS, _BYTES_OUT, _SIGNED_OUT, types.intp, types.intp, parallel=False)
-def _quantise(values, words, encoded, signed, block_elements, block_bytes):  # type: ignore[no-untyped-def]
-    for block in range((values.size + block_elements - 1) // block_elements):
-        first, start = block * block_elements, block * block_bytes
-        of_block = values[first : first + block_elements]
-        divisor = _write_scale(words[first : first + block_elements], 127, encoded, start)
-        elements = signed[start + 4 : start + block_bytes]
-        for i in range(of_block.size):
-            elements[i] = _quotient(of_block[i], divisor, 127)
-
-
-@driver(_FLOATS, _WORDS, _BYTES_OUT, _SIGNED_OUT, types.intp, types.intp, parallel=False)
-def _quantise_int4(values, words, encoded, signed, block_elements, block_bytes):  # type: ignore[no-untyped-def]
+@driver(_FLOATS, _WORDS, _BYTES_OUT, types.intp, types.intp, parallel=False)
+def _quantise_int4(values, words, encoded, block_elements, block_bytes):  # type: ignore[no-untyped-def]
     for block in range((values.size + block_elements - 1) // block_elements):
         first, start = block * block_elements, block * block_bytes
         of_block = values[first : first + block_elements]
@@ -262,8 +231,8 @@ def _quantise_int4(values, words, encoded, signed, block_elements, block_bytes):
             pairs[of_block.size // 2] = np.uint8(_quotient(of_block[of_block.size - 1], divisor, 7) & 15)
 
 
-@driver(_FLOATS, _WORDS, _BYTES_OUT, _SIGNED_OUT, types.intp, types.intp, parallel=False)
-def _quantise_sparse(values, words, encoded, signed, block_elements, block_bytes):  # type: ignore[no-untyped-def]
+@driver(_FLOATS, _WORDS, _BYTES_OUT, types.intp, types.intp, parallel=False)
+def _quantise_sparse(values, words, encoded, block_elements, block_bytes):  # type: ignore[no-untyped-def]
     group = np.intp(SPARSE_GROUP)
     for block in range((values.size + block_elements - 1) // block_elements):
         first, start = block * block_elements, block * block_bytes
@@ -280,7 +249,6 @@ def _quantise_sparse(values, words, encoded, signed, block_elements, block_bytes
 
 
 _QUANTISE = {
-    WireType.INT8_BLOCK: _quantise,
     WireType.INT4_BLOCK: _quantise_int4,
     WireType.SPARSE_BLOCK: _quantise_sparse,
 }

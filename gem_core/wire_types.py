@@ -18,7 +18,6 @@ from gem_core.wire_blocks import BLOCK_ELEMENTS, LARGEST_VALUE, BadElement
 __all__ = [
     "BLOCKS",
     "BLOCK_ELEMENTS",
-    "COARSE",
     "ENCODED",
     "FINITE",
     "LARGEST_VALUE",
@@ -35,16 +34,12 @@ __all__ = [
 if sys.byteorder != "little":
     raise ImportError("gem_core needs a little-endian machine: the wire format is read and written in place")
 
-LARGEST_FLOAT16 = 65504.0
-
 
 class WireType(IntEnum):
     """Encoding of PARAMETERs, numbered as in the proto."""
 
     FLOAT32 = 1
-    FLOAT16 = 2
     BFLOAT16 = 3
-    INT8_BLOCK = 4
     # Reserved.
     SHARED_MEMORY = 5
     INT4_BLOCK = 6
@@ -52,8 +47,8 @@ class WireType(IntEnum):
 
     @property
     def of_whole(self) -> WireType:
-        """FLOAT32 instead of a type of differences."""
-        return WireType.FLOAT32 if self in COARSE else self
+        """The type of a whole payload: FLOAT32 instead of a type of differences."""
+        return WireType.FLOAT32 if self in BLOCKS else self
 
     @property
     def unit_elements(self) -> int:
@@ -70,16 +65,11 @@ class WireType(IntEnum):
             raise WireTypeError(f"{self.name} has no encoding: choose one of {names}") from None
 
 
-BLOCKS = {
-    WireType.INT8_BLOCK: wire_blocks.INT8,
-    WireType.INT4_BLOCK: wire_blocks.INT4,
-    WireType.SPARSE_BLOCK: wire_blocks.SPARSE,
-}
-_UNIT_BYTES = {WireType.FLOAT32: 4, WireType.FLOAT16: 2, WireType.BFLOAT16: 2}
+# Of deltas and differences only: what one leaves out is in the next.
+BLOCKS = {WireType.INT4_BLOCK: wire_blocks.INT4, WireType.SPARSE_BLOCK: wire_blocks.SPARSE}
+_UNIT_BYTES = {WireType.FLOAT32: 4, WireType.BFLOAT16: 2}
 _UNIT_BYTES |= {wire_type: block.bytes_of(BLOCK_ELEMENTS) for wire_type, block in BLOCKS.items()}
 ENCODED = frozenset(_UNIT_BYTES)
-# Of deltas and differences: what one omits is in the next.
-COARSE = frozenset({WireType.INT4_BLOCK, WireType.SPARSE_BLOCK})
 
 
 class Codec(NamedTuple):
@@ -99,14 +89,11 @@ def encoded_bytes(wire_type: WireType, elements: int) -> int:
 def encode(wire_type: WireType, values: NDArray[np.float32]) -> memoryview:
     """Encode 1-D float32 `values` (blocks: from a border on); FLOAT32 gives a view.
 
-    FLOAT16 saturates at +-65504. Non-finite values become bytes that `decode` refuses. Raises WireTypeError for
-    SHARED_MEMORY.
+    Non-finite values become bytes that `decode` refuses. Raises WireTypeError for SHARED_MEMORY.
     """
     match wire_type:
         case WireType.FLOAT32:
             return values.view(np.uint8).data
-        case WireType.FLOAT16:
-            return _float16(values).view(np.uint8).data
         case WireType.BFLOAT16:
             return _bfloat16_bits(values).view(np.uint8).data
         case _ if wire_type in BLOCKS:
@@ -128,8 +115,6 @@ def decode(
     match wire_type:
         case WireType.FLOAT32:
             np.copyto(out.view(np.uint8), np.frombuffer(data, dtype=np.uint8))
-        case WireType.FLOAT16:
-            np.copyto(out, np.frombuffer(data, dtype="<f2"))
         case WireType.BFLOAT16:
             bits = out.view(np.uint32)
             np.left_shift(np.frombuffer(data, dtype="<u2"), 16, out=bits, dtype=np.uint32)
@@ -162,15 +147,6 @@ FINITE = Codec(encode, partial(decode, largest=_FINITE), partial(first_bad_value
 def describe_bad_value(value: np.float32) -> str:
     """Describe a refused value."""
     return f"is {float(value)!r}" if not np.isfinite(value) else f"is {value:g}, beyond the limit of 1e30"
-
-
-def _float16(values: NDArray[np.float32]) -> NDArray[np.float16]:
-    if values.size and not (values.max() <= LARGEST_FLOAT16 and values.min() >= -LARGEST_FLOAT16):
-        limited = np.clip(values, -LARGEST_FLOAT16, LARGEST_FLOAT16)
-        # Infinity must stay, to be refused.
-        np.copyto(limited, values, where=np.isinf(values))
-        values = limited
-    return values.astype(np.float16)
 
 
 def _bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:

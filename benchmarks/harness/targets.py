@@ -34,7 +34,6 @@ GOALS = (
     Goal("P = 4.2 M, stream, float32", "gemps-float32", MIDDLE, "grpc-echo-cpp", 0.95),
     Goal("P = 4.2 M, stream, float32", "gemps-float32", MIDDLE, "torch-rpc-tcp", None),
     Goal("P = 4.2 M, bfloat16 both ways", "gemps-bfloat16", MIDDLE, "torch-rpc-tcp", 1.2),
-    Goal("P = 4.2 M, int8 both ways", "gemps-int8", MIDDLE, "torch-rpc-tcp", 1.8),
     Goal("P = 4.2 M, shared memory", "gemps-shared-memory", MIDDLE, None, 2.0),
     Goal("P = 4.2 M, shared memory", "gemps-shared-memory", MIDDLE, "torch-gloo-paper", 10.0),
     Goal("P = 61 M, shared memory", "gemps-shared-memory", LARGE, None, 2.0),

@@ -32,7 +32,6 @@ CONTENDERS = {contender.name: contender for contender in _ALL}
 # What `make bench` runs when it is not told whom; the others are for the curious.
 USUAL = (
     "gemps-shared-memory",
-    "gemps-int8",
     "gemps-bfloat16",
     "gemps-float32",
     "ray-actor",

@@ -11,7 +11,7 @@ ends map. What is left is what the design asks for, each with the fastest code t
   that the worker sees; the worker's copy. A byte over a socket each way wakes the other end.
 
 Encoding and decoding are the server's compiled kernels at both ends, although a real worker has PyTorch's operations:
-these are faster (INT8_BLOCK: a third of the time). What is left of Python, a loop over pieces of 1 MiB, is part of the
+these are faster. What is left of Python, a loop over pieces of 1 MiB, is part of the
 figures: `encode` of float32 on the server, which does nothing, shows how much that is.
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Vector = NDArray[np.float32]
 
 # Those that goals are about.
-FLOOR_WIRE_TYPES = ("float32", "bfloat16", "int8")
+FLOOR_WIRE_TYPES = ("float32", "bfloat16")
 # Elements of a piece: 1 MiB of float32, as in gemps' chunks. Smaller pieces wake the other end more often, which TCP
 # pays for (256 KiB: a quarter more); larger ones do not stay in a core's cache. Of narrow types gemps' chunks hold more
 # elements.

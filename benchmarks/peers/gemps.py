@@ -10,20 +10,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from benchmarks.peers.interface import ETA, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Kind, blocks
+from benchmarks.peers.interface import ETA, SERVER_PROCESS, WORKER_PROCESS, Case, Contender, Desk, Kind
 
 if TYPE_CHECKING:
     from gem_core.layout import Layout
     from gem_core.wire_types import WireType
 
-WIRE_TYPES = ("float32", "float16", "bfloat16", "int8")
+WIRE_TYPES = ("float32", "bfloat16")
 STAGING_BUFFERS = 4  # by default; those of small models take 1 MiB at most
 
 
-def _bytes(wire_type: str, case: Case) -> float:
-    if wire_type == "int8":
-        return case.parameters + 4.0 * blocks(case)
-    return float(case.vector if wire_type == "float32" else case.vector // 2)
+def _bytes(wire_type: str, case: Case) -> int:
+    return case.vector if wire_type == "float32" else case.vector // 2
 
 
 class Gemps(Contender):
@@ -47,7 +45,7 @@ class Gemps(Contender):
     def worker_memory(self, case: Case) -> int:
         """The model, and both payloads."""
         payloads = _bytes(self.delta, case) + _bytes(self.parameters, case)
-        return WORKER_PROCESS + 2 * case.vector + int(payloads)
+        return WORKER_PROCESS + 2 * case.vector + payloads
 
     def command(self, case: Case, folder: Path) -> list[str]:
         """The real one."""
@@ -188,4 +186,4 @@ def wire_type_of(name: str) -> "WireType":
     """Of a name as in `WIRE_TYPES`."""
     from gem_core.wire_types import WireType
 
-    return WireType.INT8_BLOCK if name == "int8" else WireType[name.upper()]
+    return WireType[name.upper()]

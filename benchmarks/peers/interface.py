@@ -9,7 +9,6 @@ This file and those of the peers are imported by the interpreter of the peers, t
 import those, and heavy ones, inside functions.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -125,8 +124,3 @@ class Contender(ABC):
     @abstractmethod
     def work(self, case: Case, address: str, rank: int, desk: Desk) -> None:
         """Be worker `rank` (from 0)."""
-
-
-def blocks(case: Case) -> int:
-    """Blocks of 256 elements (INT8_BLOCK's)."""
-    return math.ceil(case.parameters / 256)

@@ -103,7 +103,7 @@ class Session:
         snapshot: last sent; None: none, or lost.
         before: the previous one.
         open: unresolved commit attempt.
-        left_out: by COARSE deltas so far; `due`: with the delta judged last.
+        left_out: by deltas in blocks so far; `due`: with the delta judged last.
     """
 
     session_id: bytes

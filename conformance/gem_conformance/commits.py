@@ -18,7 +18,7 @@ from gem_core.checksum import crc32c
 from gem_core.errors import SelectionError
 from gem_core.payload import PayloadFormat
 from gem_core.selection import Selection
-from gem_core.wire_types import COARSE
+from gem_core.wire_types import BLOCKS
 
 __all__ = ["Commit", "buffers_after", "judge_checksum", "judge_header", "judge_payload", "receive_whole"]
 
@@ -132,7 +132,7 @@ def judge_payload(commit: Commit, session: Session, central: Central) -> None:
         return
     right = alone = delta(theta, eta)
     mistakes = []
-    if session.delta_wire_type in COARSE:
+    if session.delta_wire_type in BLOCKS:
         right = session.due = alone + session.left_out
         wanted = "-eta * gradient and what earlier deltas left out"
         mistakes.append(Mistake(FaultName.WRONG_VALUES, wanted, "-eta * gradient alone", Place.PAYLOADS, alone))

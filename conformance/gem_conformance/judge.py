@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gem_conformance.faults import FaultError, FaultName, Place
 from gem_core.checksum import crc32c
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
-from gem_core.wire_types import BLOCK_ELEMENTS, BLOCKS, COARSE, WireType, decode, encode
+from gem_core.wire_types import BLOCKS, WireType, decode, encode
 
 __all__ = ["Expected", "Mistake", "Upload", "judge_values"]
 
@@ -170,16 +170,9 @@ def _same(wire_type: WireType, came: bytes, right: bytes) -> bool:
 
 
 def _values(wire_type: WireType, data: bytes) -> NDArray[np.float32]:
-    out = np.empty(_elements(wire_type, len(data)), np.float32)
+    out = np.empty(len(data) // wire_type.unit_bytes, np.float32)
     decode(wire_type, memoryview(data), out)
     return out
-
-
-def _elements(wire_type: WireType, size: int) -> int:
-    if wire_type is not WireType.INT8_BLOCK:
-        return size // wire_type.unit_bytes
-    blocks = -(-size // wire_type.unit_bytes)
-    return size - 4 * blocks
 
 
 def _truncated(values: NDArray[np.float32]) -> bytes:
@@ -188,24 +181,14 @@ def _truncated(values: NDArray[np.float32]) -> bytes:
 
 def _first_difference(payload: PayloadFormat, came: bytes, right: bytes) -> tuple[str, str]:
     wire_type = payload.wire_type
-    offset = next(index for index, pair in enumerate(zip(came, right, strict=True)) if pair[0] != pair[1])
-    if wire_type in COARSE:
+    if wire_type in BLOCKS:
+        offset = next(index for index, pair in enumerate(zip(came, right, strict=True)) if pair[0] != pair[1])
         start = offset - offset % wire_type.unit_bytes
         blocks = [one[start : start + wire_type.unit_bytes].hex() for one in (right, came)]
         return f"block {start // wire_type.unit_bytes} = {blocks[0]}", blocks[1]
-    if wire_type is not WireType.INT8_BLOCK:
-        found, wanted = _values(wire_type, came), _values(wire_type, right)
-        element = int(np.argmax(~(found == wanted)))
-        return f"{_name(payload, element)} = {float(wanted[element])!r}", f"{float(found[element])!r}"
-    block, within = divmod(offset, wire_type.unit_bytes)
-    if within < 4:
-        scales = [
-            float(np.frombuffer(one, "<f4", 1, block * wire_type.unit_bytes)[0]) for one in (right, came)
-        ]  # fmt: skip
-        return f"the scale of block {block} = {scales[0]!r}", f"{scales[1]!r}"
-    element = block * BLOCK_ELEMENTS + within - 4
-    wanted_q, found_q = (int(np.int8(np.uint8(one[offset]))) for one in (right, came))
-    return f"{_name(payload, element)} = {wanted_q} times the block's scale", f"{found_q}"
+    found, wanted = _values(wire_type, came), _values(wire_type, right)
+    element = int(np.argmax(~(found == wanted)))
+    return f"{_name(payload, element)} = {float(wanted[element])!r}", f"{float(found[element])!r}"
 
 
 def _name(payload: PayloadFormat, element: int) -> str:

@@ -30,7 +30,7 @@ from gem_conformance.wire import TORN, Call, Event, Kind, Refusal, Wire
 from gem_core.checksum import crc32c
 from gem_core.payload import PayloadFormat
 from gem_core.shards import Shard
-from gem_core.wire_types import COARSE, WireType, decode
+from gem_core.wire_types import BLOCKS, WireType, decode
 
 __all__ = ["Play", "perform_together"]
 
@@ -297,7 +297,7 @@ class Play:
         values = np.empty(self._layout.parameter_count, np.float32)
         decode(session.delta_wire_type, memoryview(data)[: payload.parameter_bytes], values)
         self.central.apply(values, buffers_after(commit, self.central))
-        if session.delta_wire_type in COARSE:
+        if session.delta_wire_type in BLOCKS:
             session.left_out = session.due - values
         session.last_applied = commit.header.sequence
         session.content = Content(commit.header.wire_type, commit.header.byte_count, crc32c(data))
@@ -328,7 +328,7 @@ class Play:
         verdict.run_state = self.central.run_state
         verdict.next_eta = self._said_eta
         wire_type = session.parameter_wire_type
-        base = commit.base if wire_type in COARSE else None
+        base = commit.base if wire_type in BLOCKS else None
         payload = PayloadFormat(self._layout, wire_type.of_whole if base is None else wire_type)
         parts = self._transfers.begin(payload, snapshot, 0, self.digest, damaged=damaged, base=base)
         parts.insert(0, commit_pb2.CommitResponse(verdict=verdict))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gem_core import Layout, LayoutError, WireType
 from gem_core.registry import Direction
-from gem_core.wire_types import COARSE
+from gem_core.wire_types import BLOCKS
 from gem_simulator.errors import SimulationError
 from gem_simulator.events import Event, Kind
 from gem_trace import DamageError, Record, read_records
@@ -144,7 +144,7 @@ def _read(path: Path) -> Recorded:
     _refuse(len(wires) > 1, path, "its workers used several wire types")
     delta_wire, parameter_wire = wires.pop()
     for wire in (delta_wire, parameter_wire):
-        _refuse(WireType[wire] in COARSE, path, f"a transfer in {wire} depends on earlier ones")
+        _refuse(WireType[wire] in BLOCKS, path, f"a transfer in {wire} depends on earlier ones")
     layout = Layout.from_description(first.event["layout"])
     return Recorded(
         path,

@@ -76,18 +76,24 @@ def with_parts(name: str, rate: float, round_: int, **parts: float) -> Run:
 def measured() -> Results:
     """Floors of 30, 10 and 20 ms; a peer whose commit takes 1.5 s / (2 s * rate)."""
     return results(
-        with_parts("floor-int8", 60, 0, worker=10, server=20), run("torch-rpc-tcp", 20, 0), run("gemps-int8", 10, 0),
-        with_parts("floor-int8", 80, 1, worker=5, server=5), run("torch-rpc-tcp", 40, 1), run("gemps-int8", 20, 1),
-        with_parts("floor-int8", 75, 2, worker=9, server=11), run("torch-rpc-tcp", 25, 2), run("gemps-int8", 50, 2),
-    )  # fmt: skip
+        with_parts("floor-bfloat16", 60, 0, worker=10, server=20),
+        run("torch-rpc-tcp", 20, 0),
+        run("gemps-bfloat16", 10, 0),
+        with_parts("floor-bfloat16", 80, 1, worker=5, server=5),
+        run("torch-rpc-tcp", 40, 1),
+        run("gemps-bfloat16", 20, 1),
+        with_parts("floor-bfloat16", 75, 2, worker=9, server=11),
+        run("torch-rpc-tcp", 25, 2),
+        run("gemps-bfloat16", 50, 2),
+    )
 
 
 def test_the_parts_shown_are_those_of_one_run_and_add_up_to_the_floor() -> None:
     rows = floor.part_rows(measured(), floor.DEFAULT)
     assert {len(row) for row in rows} == {1 + len(floor.WAYS)}
-    column = {row[0]: row[1 + floor.WAYS.index("int8")] for row in rows}
+    column = {row[0]: row[1 + floor.WAYS.index("bfloat16")] for row in rows}
     assert column == {
-        "CPU ms a commit": "int8",
+        "CPU ms a commit": "bfloat16",
         "worker: TCP": "9.0",
         "server: TCP": "11.0",
         "**all parts together: the floor**": "20.0",
@@ -98,10 +104,10 @@ def test_the_parts_shown_are_those_of_one_run_and_add_up_to_the_floor() -> None:
 
 
 def test_ratios_are_those_that_processor_time_allows_and_those_that_were_reached() -> None:
-    (row,) = (row for row in floor.ratio_rows(measured(), floor.DEFAULT) if row[0] == "int8 both ways")
+    (row,) = (row for row in floor.ratio_rows(measured(), floor.DEFAULT) if row[0] == "bfloat16 both ways")
     # The peer takes 37.5, 18.75 and 30 ms; two cores have time for 66.7, 200 and 100 commits of the floor's.
     assert row[1:] == [
-        "1.8 times torch-rpc-tcp",
+        "1.2 times torch-rpc-tcp",
         "30.0, 20.0",
         "1.50 (1.25..1.88)",
         "4.00 (3.33..5.00)",
@@ -114,17 +120,17 @@ def test_ratios_are_those_that_processor_time_allows_and_those_that_were_reached
 def test_the_command_measures_shows_and_shows_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(floor, "WAYS", ("int8",))
+    monkeypatch.setattr(floor, "WAYS", ("bfloat16",))
     monkeypatch.setattr(floor, "PEERS", ("torch-rpc-tcp",))
     case = ["--parameters", "20000", "--workers", "1", "--rounds", "1", "--seconds", "0.3"]
     output = ["--output", str(tmp_path / "floor.json")]
     monkeypatch.setattr(sys, "argv", ["floor.py", *case, *output])
     floor.main()
     shown = capsys.readouterr().out
-    assert "| CPU ms a commit | int8 |\n| --- | --- |\n| worker: scale, judge, encode |" in shown
-    assert "| int8 both ways | 1.8 times torch-rpc-tcp |" in shown
+    assert "| CPU ms a commit | bfloat16 |\n| --- | --- |\n| worker: scale, judge, encode |" in shown
+    assert "| bfloat16 both ways | 1.2 times torch-rpc-tcp |" in shown
     assert {one.contender: one.error for one in Results.load(tmp_path / "floor.json").runs if one.parts} == {
-        "floor-int8": None
+        "floor-bfloat16": None
     }
     monkeypatch.setattr(sys, "argv", ["floor.py", "--show", *output])
     floor.main()

@@ -30,7 +30,7 @@ def nurseries() -> Iterator[Nurseries]:
     "name",
     [
         "gemps-float32",
-        pytest.param("gemps-int8-bfloat16", marks=pytest.mark.long),
+        pytest.param("gemps-bfloat16-float32", marks=pytest.mark.long),
         "gemps-shared-memory",
         pytest.param("torch-rpc-tcp", marks=pytest.mark.long),
         pytest.param("torch-rpc-shared-memory", marks=pytest.mark.long),

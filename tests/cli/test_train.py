@@ -147,7 +147,9 @@ def test_evaluating_the_file_again_gives_the_same_figures(run: Run) -> None:
 def test_without_a_terminal_progress_is_plain_lines_and_a_finished_run_goes_on_with_a_larger_budget(
     tmp_path: Path,
 ) -> None:
-    done = gemps("train", "--workers=1", "--steps=5", "--delta-wire=float16", "--dashboard=0", f"--runs-dir={tmp_path}")
+    done = gemps(
+        "train", "--workers=1", "--steps=5", "--delta-wire=bfloat16", "--dashboard=0", f"--runs-dir={tmp_path}"
+    )
     assert done.returncode == 0, done.stderr
     assert re.search(r"^dashboard http://127\.0\.0\.1:[1-9]\d*/$", done.stdout, re.MULTILINE)
     assert "\x1b" not in done.stdout

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from gem_core.layout import Layout
 from gem_core.payload import PayloadFormat
-from gem_core.wire_types import COARSE, WireType
+from gem_core.wire_types import BLOCKS, WireType
 from tests.client.conftest import Connect, Proxied, Serve
 from tests.client.models import LARGE, SMALL, buffer, byte_count, parameters_in
 from tests.client.real_server import RealServer, begin
 from tests.shards.group import Worker, serving
 
 LANE = pytest.mark.parametrize("lane", [False, True], ids=["gRPC", "lane"])
-TYPES = pytest.mark.parametrize("wire_type", sorted(COARSE))
+TYPES = pytest.mark.parametrize("wire_type", sorted(BLOCKS))
 
 
 def delta(layout: Layout, seed: int) -> memoryview:

@@ -17,7 +17,6 @@ import json
 import os
 import queue
 import random
-import struct
 import sys
 import time
 import zlib
@@ -46,14 +45,13 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Answer = TypeVar("Answer")
 
-FLOAT32, FLOAT16, BFLOAT16, INT8_BLOCK = 1, 2, 3, 4
-SPOKEN = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16, "int8_block": INT8_BLOCK}
+FLOAT32, BFLOAT16 = 1, 3
+SPOKEN = {"float32": FLOAT32, "bfloat16": BFLOAT16}
 KINDS = ("parameter", "buffer", "frozen")
 ELEMENT_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "int16": 2, "int32": 4, "int64": 8}
 ELEMENT_BYTES |= {"uint8": 1, "bool": 1}
 # Payloads up to this travel in the header's message (docs/protocol.md, "Commit").
 WHOLE_BYTES = 64 * 1024
-BLOCK = 256
 LARGEST_VALUE = np.float32(1e30)
 # Seconds: of trouble without a success between, of one small call, and between two attempts (jittered) at most.
 PATIENCE = 60.0
@@ -191,55 +189,23 @@ def bfloat16(values: Floats) -> NDArray[np.uint16]:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-def float16(values: Floats) -> NDArray[np.float16]:
-    """Rounded half to even; what is beyond the largest float16 becomes that."""
-    return np.clip(values, -65504, 65504).astype(np.float16)
-
-
-def int8_blocks(values: Floats) -> bytes:
-    """Blocks of 256 elements: a float32 scale = max|x| / 127, then one int8 an element."""
-    encoded = bytearray()
-    for start in range(0, values.size, BLOCK):
-        block = values[start : start + BLOCK]
-        scale = np.abs(block).max() / np.float32(127)
-        quotients = np.zeros_like(block) if scale == 0 else np.clip(np.rint(block / scale), -127, 127)
-        encoded += struct.pack("<f", scale) + quotients.astype(np.int8).tobytes()
-    return bytes(encoded)
-
-
 def encode(wire_type: int, values: Floats) -> bytes:
     """The bytes of PARAMETERs in a wire type."""
     if wire_type == FLOAT32:
         return values.astype("<f4").tobytes()
-    if wire_type == FLOAT16:
-        return float16(values).astype("<f2").tobytes()
-    if wire_type == BFLOAT16:
-        return bfloat16(values).astype("<u2").tobytes()
-    return int8_blocks(values)
+    return bfloat16(values).astype("<u2").tobytes()
 
 
-def decode(wire_type: int, data: bytes, count: int) -> Floats:
-    """The `count` PARAMETERs that these bytes are.
+def decode(wire_type: int, data: bytes) -> Floats:
+    """The PARAMETERs that these bytes are.
 
     Raises:
-        TornCallError: a value is not finite, beyond 1e30, or illegal in its wire type.
+        TornCallError: a value is not finite, or beyond 1e30.
     """
     if wire_type == FLOAT32:
         values = np.frombuffer(data, "<f4").astype(np.float32)
-    elif wire_type == FLOAT16:
-        values = np.frombuffer(data, "<f2").astype(np.float32)
-    elif wire_type == BFLOAT16:
-        values = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
     else:
-        values, at = np.empty(count, np.float32), 0
-        for start in range(0, count, BLOCK):
-            size = min(BLOCK, count - start)
-            scale = np.frombuffer(data, "<f4", 1, at)[0]
-            quotients = np.frombuffer(data, np.int8, size, at + 4)
-            if not 0 <= scale <= LARGEST_VALUE or (quotients == -128).any():
-                raise TornCallError(f"the block at byte {at} is illegal")
-            values[start : start + size] = quotients * scale
-            at += 4 + size
+        values = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
     if not (np.abs(values) <= LARGEST_VALUE).all():
         raise TornCallError("a value is not finite, or beyond 1e30")
     return values
@@ -252,9 +218,8 @@ class Format:
         self.wire_type = wire_type
         by_kind = {kind: [tensor for tensor in layout if tensor.kind == kind] for kind in KINDS}
         self.count = sum(tensor.elements for tensor in by_kind["parameter"])
-        unit = {FLOAT32: 4, FLOAT16: 2, BFLOAT16: 2, INT8_BLOCK: BLOCK + 4}[wire_type]
-        blocks = -(-self.count // BLOCK)
-        self.parameter_bytes = self.count + 4 * blocks if wire_type == INT8_BLOCK else self.count * unit
+        unit = {FLOAT32: 4, BFLOAT16: 2}[wire_type]
+        self.parameter_bytes = self.count * unit
         # Where a run of elements begins, and how many bytes each has: chunks are cut between two of them.
         self._starts, self._units, end = [0], [unit], self.parameter_bytes
         for tensor in by_kind["buffer"]:
@@ -318,7 +283,7 @@ class Incoming:
             raise TornCallError("the footer does not match what came")
         parameters = bytes(self.data[: self.format.parameter_bytes])
         rest = bytes(self.data[self.format.parameter_bytes :])
-        values = decode(self.format.wire_type, parameters, self.format.count)
+        values = decode(self.format.wire_type, parameters)
         return values, rest
 
 

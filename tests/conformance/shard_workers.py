@@ -83,7 +83,6 @@ def finish(puppet: Puppet) -> None:
 
 @right("shards-small")
 @right("shards-eta")
-@right("shards-int8")
 def commits_ranges(puppet: Puppet) -> None:
     begin_all(puppet)
     finish(puppet)

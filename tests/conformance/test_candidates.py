@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from gem_conformance import SCENARIOS, FaultName, Limits, play_scenarios
 
-from gem_core.wire_types import COARSE
+from gem_core.wire_types import BLOCKS
 from tests.conformance.puppet import explain
 from tests.conformance.reference_worker import Fault as Planted
 
@@ -29,9 +29,7 @@ def test_reference_worker_passes_every_scenario_of_one_server() -> None:
     outcomes = play_scenarios(SCENARIOS.values(), REFERENCE, jobs=3)
     assert [one.scenario for one in outcomes] == list(SCENARIOS)
     tasks = {name: one.task for name, one in SCENARIOS.items()}
-    coarse = {
-        name for name, one in tasks.items() if COARSE.intersection((*one.delta_wire_types, *one.parameter_wire_types))
-    }
+    coarse = {name for name, one in tasks.items() if BLOCKS.keys() & {*one.delta_wire_types, *one.parameter_wire_types}}
     optional = coarse | {name for name, one in SCENARIOS.items() if one.shards > 1}
     assert {one.verdict for one in outcomes if one.scenario in optional} == {"not spoken"}
     assert explain([one for one in outcomes if one.scenario not in optional]) == []
@@ -62,6 +60,6 @@ def test_the_scenarios_for_planted_faults_are_for_all_of_them() -> None:
 )
 def test_a_planted_fault_shows_nowhere_else(planted: str) -> None:
     """Of the faults that most scenarios do not touch: whoever has one is not told that the rest is wrong, too."""
-    elsewhere = ["initialise", "pull-resumed", "commit-large", "torn-reply", "stale-base", "delta-float16", "finished"]
+    elsewhere = ["initialise", "pull-resumed", "commit-large", "torn-reply", "stale-base", "delta-bfloat16", "finished"]
     outcomes = play_scenarios([SCENARIOS[name] for name in elsewhere], [*REFERENCE, "--fault", planted], jobs=3)
     assert explain(outcomes) == []

@@ -66,9 +66,9 @@ def test_a_right_worker_passes_the_basic_scenarios() -> None:
 
 def test_a_fault_is_told_with_its_place_and_the_workers_last_words() -> None:
     script = "import sys; print('first words'); sys.exit('what is this?')"
-    done = gemps("serve", "--scenario", "pull", "--scenario", "delta-float16", "--", sys.executable, "-c", script)
+    done = gemps("serve", "--scenario", "pull", "--scenario", "delta-bfloat16", "--", sys.executable, "-c", script)
     assert done.returncode == 1
-    assert "pull           failed  STOPPED" in done.stdout
+    assert "pull            failed  STOPPED" in done.stdout
     for text in ("expected  Join", "came      the end of the process, exit status 1", "docs/protocol.md#sessions"):
         assert text in done.stdout
     assert "  | first words\n  | what is this?\n" in done.stdout
@@ -76,9 +76,9 @@ def test_a_fault_is_told_with_its_place_and_the_workers_last_words() -> None:
 
 
 def test_a_worker_that_does_not_speak_something_says_so_by_status_3() -> None:
-    done = gemps("serve", "--scenario", "delta-float16", "--", sys.executable, "-c", "raise SystemExit(3)")
+    done = gemps("serve", "--scenario", "delta-bfloat16", "--", sys.executable, "-c", "raise SystemExit(3)")
     assert done.returncode == 0
-    assert done.stdout.splitlines() == ["delta-float16  not spoken", "", "1 not spoken"]
+    assert done.stdout.splitlines() == ["delta-bfloat16  not spoken", "", "1 not spoken"]
 
 
 def test_programs_get_an_object_a_scenario() -> None:

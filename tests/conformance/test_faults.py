@@ -58,7 +58,7 @@ def test_status_3_is_no_fault_where_a_worker_may_not_speak_something() -> None:
     def steps(puppet: Puppet) -> None:
         puppet.exits(3)
 
-    assert verdict_on(SCENARIOS["delta-int8-block"], steps, by_hand=False) == "not spoken"
+    assert verdict_on(SCENARIOS["delta-int4-block"], steps, by_hand=False) == "not spoken"
 
 
 def test_a_worker_of_one_server_may_leave_before_it_ends_with_status_3() -> None:

@@ -17,7 +17,7 @@ OF_PYTHON = (
     "retry-info", "no-retry", "expired-session", "draining", "delta-bfloat16", "delta-int4-block", "delta-sparse-block",
     "parameter-int4-block", "parameter-sparse-block",
     "buffers-first", "element-types",
-    "empty-payload", "many-tensors", "shards-first", "shards-eta", "shards-int8", "shards-retry-info", "shards-expired",
+    "empty-payload", "many-tensors", "shards-first", "shards-eta", "shards-int4", "shards-retry-info", "shards-expired",
     "shards-torn-piece", "shards-dropped-reply",
 )  # fmt: skip
 ALL_OF_PYTHON = bool(os.environ.get("GEMPS_TEST_CONFORMANCE"))

@@ -455,21 +455,6 @@ def adds_the_gradient(puppet: Puppet) -> None:
     puppet.commit()
 
 
-@wrong(FaultName.WRONG_VALUES, "delta-float16", expected=" = -65504.0", came="-inf", place=Place.PAYLOADS)
-def infinity_beyond_float16(puppet: Puppet) -> None:
-    """Which only the last commit's learning rate makes of it."""
-    begin(puppet)
-    puppet.commit()
-    puppet.commit()
-    with np.errstate(over="ignore"):
-        values = (np.float32(-puppet.eta) * puppet.theta).astype("<f2")
-    assert np.isinf(values).any()
-    puppet.say(commit_pb2.CommitRequest(header=puppet.header()))
-    puppet.hear()
-    puppet.say(*puppet.chunks(values.tobytes()))
-    puppet.hear()
-
-
 @wrong(FaultName.WRONG_VALUES, "delta-int4-block", "and what earlier deltas left out", "alone", place=Place.PAYLOADS)
 @wrong(FaultName.WRONG_VALUES, "delta-sparse-block", "and what earlier deltas left out", "alone", place=Place.PAYLOADS)
 def forgets_what_it_left_out(puppet: Puppet) -> None:
@@ -478,7 +463,7 @@ def forgets_what_it_left_out(puppet: Puppet) -> None:
     puppet.commit()
 
 
-@wrong(FaultName.WRONG_VALUES, "delta-int8-block")
+@wrong(FaultName.WRONG_VALUES, "delta-int4-block")
 def other_scale(puppet: Puppet) -> None:
     begin(puppet)
     puppet.theta *= np.float32(1.001)

@@ -60,22 +60,9 @@ def bfloat16_bits(value: float) -> int:
     return below
 
 
-def float16_bits(value: float) -> int:
-    """The float16 nearest to the float32 `value`, by Python's own conversion; 65504 for what is finite and beyond."""
-    return int(struct.unpack("<H", struct.pack("<e", max(-65504.0, min(65504.0, value))))[0])
-
-
-def int8_block(values: list[float]) -> tuple[float, list[int]]:
-    """Scale and quantised values of one block of float32 values (transfer.proto, INT8_BLOCK)."""
-    scale = float32(float32(max(abs(value) for value in values)) / 127)
-    if scale == 0:
-        return 0.0, [0] * len(values)
-    # Python's round() rounds half to even; the quotient is a float32, as both operands are.
-    return scale, [max(-127, min(127, round(float32(value / scale)))) for value in values]
-
-
 def _quantised(values: list[float], levels: int) -> tuple[float, list[int]]:
     scale = float32(float32(max(abs(value) for value in values)) / levels)
+    # Python's round() rounds half to even; the quotient is a float32, as both operands are.
     return scale, [max(-levels, min(levels, round(float32(value / scale)))) if scale else 0 for value in values]
 
 

@@ -10,9 +10,8 @@ from tests.core.transfers import ENCODED, awkward_layout
 
 PARAMETER_BYTES = {
     WireType.FLOAT32: 3600,
-    WireType.FLOAT16: 1800,
     WireType.BFLOAT16: 1800,
-    WireType.INT8_BLOCK: 900 + 4 * 4,
+    WireType.INT4_BLOCK: 450 + 4 * 4,
 }
 
 
@@ -20,8 +19,8 @@ def borders_one_by_one(payload: PayloadFormat) -> set[int]:
     """Every border, by walking over every element of every tensor."""
     borders = {0, payload.byte_count}
     elements = payload.layout.parameter_count
-    if payload.wire_type is WireType.INT8_BLOCK:
-        borders |= {block * 260 for block in range(-(-elements // 256))}
+    if payload.wire_type is WireType.INT4_BLOCK:
+        borders |= {block * 132 for block in range(-(-elements // 256))}
     else:
         borders |= {i * PARAMETER_BYTES[payload.wire_type] // elements for i in range(elements)}
     offset = payload.parameter_bytes
@@ -55,7 +54,7 @@ def test_cuts_are_contiguous_and_at_borders_and_as_large_as_can_be(wire_type: Wi
     payload = PayloadFormat(awkward_layout(), wire_type)
     borders = borders_one_by_one(payload)
     start = data.draw(st.sampled_from(sorted(borders)))
-    chunk_bytes = data.draw(st.integers(260, 5000))
+    chunk_bytes = data.draw(st.integers(132, 5000))
     expected_offset = start
     for offset, end in payload.cut(chunk_bytes, start):
         assert offset == expected_offset
@@ -71,16 +70,16 @@ def test_a_small_payload_is_one_chunk_with_its_buffers() -> None:
 
 def test_a_payload_without_bytes_has_no_chunks() -> None:
     layout = Layout([TensorSpec("frozen", (3,), ElementType.FLOAT32, TensorKind.FROZEN, sha256=bytes(32))])
-    payload = PayloadFormat(layout, WireType.INT8_BLOCK)
+    payload = PayloadFormat(layout, WireType.INT4_BLOCK)
     assert payload.byte_count == 0
     assert list(payload.cut(1024)) == []
     assert payload.is_border(0)
 
 
-@pytest.mark.parametrize("chunk_bytes", [259, 0, -1, MAX_CHUNK_BYTES + 1])
+@pytest.mark.parametrize("chunk_bytes", [131, 0, -1, MAX_CHUNK_BYTES + 1])
 def test_chunk_sizes_out_of_range_are_refused(chunk_bytes: int) -> None:
-    payload = PayloadFormat(awkward_layout(), WireType.INT8_BLOCK)
-    with pytest.raises(ChunkError, match=f"chunks of {chunk_bytes} bytes: this payload takes 260 to 2097152"):
+    payload = PayloadFormat(awkward_layout(), WireType.INT4_BLOCK)
+    with pytest.raises(ChunkError, match=f"chunks of {chunk_bytes} bytes: this payload takes 132 to 2097152"):
         payload.cut(chunk_bytes)
 
 
@@ -95,7 +94,7 @@ def test_shared_memory_has_no_payload_format() -> None:
 
 
 def test_elements_of_the_rest_are_located_by_their_offset() -> None:
-    payload = PayloadFormat(awkward_layout(), WireType.FLOAT16)
+    payload = PayloadFormat(awkward_layout(), WireType.BFLOAT16)
     start = payload.parameter_bytes
     located = [payload.locate_rest(start + offset) for offset in (0, 2, 3, 22, 23, 43, 51, 57, 58 + 8)]
     assert [(tensor.name, index) for tensor, index in located] == [

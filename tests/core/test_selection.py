@@ -77,4 +77,4 @@ def test_the_format_of_a_selection_is_one_object_while_it_is_in_use() -> None:
     layout, selection = awkward_layout(), Selection((1, 2))
     first = selected_format(layout, WireType.FLOAT32, selection)
     assert selected_format(awkward_layout(), WireType.FLOAT32, Selection((1, 2))) is first
-    assert selected_format(layout, WireType.FLOAT16, selection) is not first
+    assert selected_format(layout, WireType.BFLOAT16, selection) is not first

@@ -6,7 +6,6 @@ Whoever writes a worker in another language checks it against the same files.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,29 +55,6 @@ def test_bfloat16_rounding_is_that_of_the_vectors() -> None:
     assert len(found) >= 10
     assert [slow.bfloat16_bits(float(value)) for value in values] == expected
     assert np.frombuffer(encode(WireType.BFLOAT16, values), "<u2").tolist() == expected
-
-
-def test_float16_rounding_is_that_of_the_vectors() -> None:
-    found = json.loads((VECTORS / "float16.json").read_text())["cases"]
-    values = np.array([case["float32"] for case in found], np.uint32).view(np.float32)
-    expected = [case["float16"] for case in found]
-    assert len(found) >= 10
-    assert [slow.float16_bits(float(value)) for value in values] == expected
-    assert np.frombuffer(encode(WireType.FLOAT16, values), "<u2").tolist() == expected
-
-
-@pytest.mark.parametrize("case", cases("int8_block.json"))
-def test_int8_blocks_are_those_of_the_vectors(case: dict[str, Any]) -> None:
-    values = np.array(case["float32"], np.uint32).view(np.float32)
-    slowly, decoded = b"", []
-    for start in range(0, len(values), 256):
-        scale, quantised = slow.int8_block(values[start : start + 256].tolist())
-        slowly += struct.pack("<f", scale) + struct.pack(f"<{len(quantised)}b", *quantised)
-        decoded += [slow.float32(q * scale) for q in quantised]
-    assert encode(WireType.INT8_BLOCK, values).hex() == case["encoded"] == slowly.hex()
-    out = np.empty(len(values), np.float32)
-    assert decode(WireType.INT8_BLOCK, memoryview(bytes.fromhex(case["encoded"])), out) is None
-    assert out.tolist() == decoded
 
 
 @pytest.mark.parametrize(

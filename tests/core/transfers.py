@@ -20,7 +20,7 @@ from gem_core import (
     WireType,
 )
 
-ENCODED = [WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK]
+ENCODED = [WireType.FLOAT32, WireType.BFLOAT16, WireType.INT4_BLOCK]
 
 
 def awkward_layout() -> Layout:

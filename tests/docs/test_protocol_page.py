@@ -126,7 +126,7 @@ def test_every_limit_is_that_of_the_code() -> None:
     assert number("session_id", r"exactly (\d+)") == limits.SESSION_ID_BYTES
     assert number("samples of a commit, steps_per_epoch", r"at most ([\d ]+)") == limits.SAMPLES
     assert number("an element of a delta", r"(1e30)") == LARGEST_VALUE
-    assert number("elements of a block of INT8_BLOCK, INT4_BLOCK or SPARSE_BLOCK") == BLOCK_ELEMENTS
+    assert number("elements of a block of INT4_BLOCK or SPARSE_BLOCK") == BLOCK_ELEMENTS
     assert number("silence after which a session expires", r"(\d+) by default") == 120
     assert number("numbers in BufferSelection", r"at most (\d+)") == MAX_RUN_NUMBERS
     assert found["a BUFFER"][0].startswith("any values in Initialize")
@@ -239,7 +239,7 @@ def test_wire_types_have_their_numbers_sizes_and_bytes() -> None:
     }
     worked = named(rows("Payloads and wire types", "wire type"))
     four = np.array([1, -0.1, 0.25, 70000], np.float32)
-    assert len(worked) == 6
+    assert len(worked) == 4
     for name, (data,) in worked.items():
         wire_type = WireType[name]
         assert bytes(encode(wire_type, four)).hex(" ") == data
@@ -257,7 +257,7 @@ def test_chunks_are_cut_as_the_table_says() -> None:
     floats = TensorSpec("p", (3,), ElementType.FLOAT32, TensorKind.PARAMETER)
     layouts = [
         (Layout([floats, TensorSpec("b", (3,), ElementType.INT64, TensorKind.BUFFER)]), WireType.FLOAT32),
-        (Layout([TensorSpec("p", (600,), ElementType.FLOAT32, TensorKind.PARAMETER)]), WireType.INT8_BLOCK),
+        (Layout([TensorSpec("p", (600,), ElementType.FLOAT32, TensorKind.PARAMETER)]), WireType.INT4_BLOCK),
     ]
     table = rows("Chunks, footers and checksums", "payload")
     for (layout, wire_type), (payload, chunk_bytes, chunks) in zip(layouts, table, strict=True):

@@ -56,7 +56,7 @@ def test_a_server_that_comes_back_empty_gets_the_parameters_that_the_worker_hold
     worker: list[str], digits: Path, tmp_path: Path
 ) -> None:
     port = free_port()
-    wire = ("--delta-wire-type", "int8_block", "--parameter-wire-type", "float16")
+    wire = ("--delta-wire-type", "bfloat16", "--parameter-wire-type", "bfloat16")
     with ExitStack() as stack:
         with serving(tmp_path, port=port) as (address, server):
             process = stack.enter_context(
@@ -69,7 +69,7 @@ def test_a_server_that_comes_back_empty_gets_the_parameters_that_the_worker_hold
     log = log_of(tmp_path, "a")
     after = re.findall(r"loss (\d+\.\d+),? +staleness", log.partition("joining again")[2])
     assert len(after) == 20
-    assert "deltas in int8_block, parameters in float16" in log
+    assert "deltas in bfloat16, parameters in bfloat16" in log
     assert float(after[0]) < 1  # of parameters that nobody has trained it is 2.3
     assert accuracy_in(log) >= 0.95
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.processes import FULL, TRANSPORTS, count, kill, start
 from tests.figures import Figures
-from tests.wire.model import COPIED_WIRE_TYPES, LARGE
+from tests.wire.model import DELTA_WIRE_TYPES, LARGE
 from tests.wire.processes import ServerProcess, doomed_process
 from tests.wire.refusals import Refusal, answered_or_refused, refused
 from tests.wire.worker import CommitStream, RawWorker
@@ -75,7 +75,7 @@ async def test_client_killed_at_any_message_leaves_nothing(
         killed = await killed_at_every_message(server, tmp_path, "Initialize", others, uploads)
         for worker in others:
             await worker.leave()
-        for wire_type in COPIED_WIRE_TYPES:
+        for wire_type in DELTA_WIRE_TYPES:
             (first,) = await server.training(1, LARGE, delta_wire_types=[wire_type])
             others = await server.training(len(commit_of(first)) - 2, LARGE, delta_wire_types=[wire_type])
             workers = [first, *others]
@@ -193,7 +193,7 @@ async def test_transfer_with_anything_wrong_in_it_leaves_nothing(
                     found[name] = found.get(name, 0) + 1
         await worker.initialize()
         await worker.leave()
-        for wire_type in COPIED_WIRE_TYPES:
+        for wire_type in DELTA_WIRE_TYPES:
             (worker,) = await server.training(1, LARGE, delta_wire_types=[wire_type])
             before = await server.central(LARGE)
             messages = commit_of(worker)

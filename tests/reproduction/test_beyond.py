@@ -96,11 +96,10 @@ def test_samples_wants_a_higher_loss_with_each_number_of_workers_at_equal_sample
 
 
 def test_wire_types_wants_deltas_for_a_tenth_and_both_for_a_quarter() -> None:
-    int8, both = "deltas int8, parameters float32", "deltas int8, parameters bfloat16"
-    assert met("wire-types", {int8: outcome(0.1099), both: outcome(0.1249)}, outcome(0.1)) == [True, True]
-    assert met("wire-types", {int8: outcome(0.1101)}, outcome(0.1)) == [False, True]
+    deltas, both = "deltas bfloat16, parameters float32", "deltas bfloat16, parameters bfloat16"
+    assert met("wire-types", {deltas: outcome(0.1099), both: outcome(0.1249)}, outcome(0.1)) == [True, True]
+    assert met("wire-types", {deltas: outcome(0.1101)}, outcome(0.1)) == [False, True]
     assert met("wire-types", {both: outcome(0.1251)}, outcome(0.1)) == [True, False]
-    assert met("wire-types", {"deltas int8, parameters int8": outcome(9.0)}, outcome(0.1)) == [True, True]
 
 
 def test_heterogeneity_wants_gem_within_three_times_and_below_the_others() -> None:

@@ -40,7 +40,7 @@ from torch import nn
 from gem_core import ElementType, Layout, TensorKind, TensorSpec
 from gem_core.checksum import crc32c
 from gem_core.shards import Shard
-from gem_core.wire_types import WireType
+from gem_core.wire_types import WireType, encode
 from tests.client.real_server import RealServer
 from tests.shards.group import MODEL, Group, Worker, free_port, serving
 from tests.waiting import eventually, happens, happens_async
@@ -360,18 +360,16 @@ def test_a_shard_with_other_durability_does_not_start(tmp_path: Path) -> None:
                 RealServer(shard="1/2", primary=started.address, **own)
 
 
-@pytest.mark.parametrize("wire_type", [WireType.INT8_BLOCK, WireType.BFLOAT16])
+@pytest.mark.parametrize("wire_type", [WireType.INT4_BLOCK, WireType.BFLOAT16])
 def test_encoded_deltas_are_cut_between_blocks(wire_type: WireType) -> None:
     def theta(shards: int) -> Any:
         with serving(shards, rule="downpour") as group:
             worker = Worker(group.address, 0, delta_wire_types=(wire_type,))
             worker.begin()
             worker.pull()
-            size = worker.wire_bytes(wire_type)
-            for value in (1, 7):
-                delta = np.random.default_rng(value).integers(0, 60, size, np.uint8)
-                delta[-8:] = 0
-                worker.client.commit(memoryview(delta.tobytes()), worker.into)
+            for seed in (1, 7):
+                values = np.random.default_rng(seed).standard_normal(worker.parameters.size).astype(np.float32)
+                worker.client.commit(memoryview(bytes(encode(wire_type, values)) + bytes(8)), worker.into)
             worker.end()
             return group.parameters()
 

@@ -77,9 +77,9 @@ def test_a_reader_that_is_overtaken_pulls_again(monkeypatch: pytest.MonkeyPatch)
 def test_wire_types_and_known_versions() -> None:
     with serving(2) as group, Observer(group.address) as observer:
         worker = worker_of(group)
-        pulled = observer.pull(wire_type=WireType.INT8_BLOCK)
+        pulled = observer.pull(wire_type=WireType.BFLOAT16)
         assert pulled is not None
-        assert len(pulled.payload) == worker.wire_bytes(WireType.INT8_BLOCK)
+        assert len(pulled.payload) == worker.wire_bytes(WireType.BFLOAT16)
         assert observer.pull(known_version=pulled.version) is None
         assert worker.commit().applied
         assert observer.pull(known_version=pulled.version) is not None

@@ -23,7 +23,7 @@ def shown(*arguments: str) -> dict[str, object]:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The trace of two processes that were served as they came, with narrow types, local steps and a direction."""
     folder = tmp_path_factory.mktemp("recorded")
-    wires = ("--delta-wire", "int8", "--parameter-wire", "bfloat16")
+    wires = ("--delta-wire", "bfloat16", "--parameter-wire", "bfloat16")
     run = ("--workers", "2", "--steps", "12", "--record", str(folder / "run.trace"), "--run-dir", str(folder / "run"))
     rule = ("--local-steps", "2", "--direction", "spectral", "--clip-norm", "0.5", "--eta", "0.002")
     done = gemps("train", *MODEL, *wires, *rule, *run)

@@ -81,10 +81,9 @@ def test_a_diverging_run_ends_and_says_so(digits: Task) -> None:
     assert result.summary()["diverged"] is True
 
 
-@pytest.mark.parametrize("wire", ["float16", "bfloat16", "int8"])
-def test_narrow_types_change_a_little(digits: Task, wire: str) -> None:
+def test_narrow_types_change_a_little(digits: Task) -> None:
     wide = simulate(settings(steps=30), task=digits)
-    narrow = simulate(settings(steps=30, delta_wire=wire, parameter_wire=wire), task=digits)
+    narrow = simulate(settings(steps=30, delta_wire="bfloat16", parameter_wire="bfloat16"), task=digits)
     assert narrow.digest != wide.digest
     assert narrow.final.training_loss == pytest.approx(wide.final.training_loss, rel=0.05)
 

@@ -14,13 +14,14 @@ from gemps.v1 import layout_pb2, transfer_pb2
 from numpy.typing import NDArray
 
 FLOAT32 = transfer_pb2.WIRE_TYPE_FLOAT32
-FLOAT16 = transfer_pb2.WIRE_TYPE_FLOAT16
 BFLOAT16 = transfer_pb2.WIRE_TYPE_BFLOAT16
-INT8_BLOCK = transfer_pb2.WIRE_TYPE_INT8_BLOCK
 SHARED_MEMORY = transfer_pb2.WIRE_TYPE_SHARED_MEMORY
-COPIED_WIRE_TYPES = (FLOAT32, FLOAT16, BFLOAT16, INT8_BLOCK)
+INT4_BLOCK = transfer_pb2.WIRE_TYPE_INT4_BLOCK
+PARAMETER_WIRE_TYPES = (FLOAT32, BFLOAT16)
+DELTA_WIRE_TYPES = (*PARAMETER_WIRE_TYPES, INT4_BLOCK)
 
 BLOCK = 256
+BLOCK_BYTES = 4 + BLOCK // 2
 KINDS = ("parameter", "buffer", "frozen")
 # NumPy has no bfloat16: its bits travel as uint16.
 DTYPES = {
@@ -112,16 +113,16 @@ class Model:
 
     def parameter_bytes(self, wire_type: int) -> int:
         count = self.parameter_count
-        if wire_type == INT8_BLOCK:
-            return count + 4 * (-(-count // BLOCK))
-        return count * {FLOAT32: 4, FLOAT16: 2, BFLOAT16: 2}[wire_type]
+        if wire_type == INT4_BLOCK:
+            return -(-count // 2) + 4 * (-(-count // BLOCK))
+        return count * {FLOAT32: 4, BFLOAT16: 2}[wire_type]
 
     def byte_count(self, wire_type: int = FLOAT32) -> int:
         return self.parameter_bytes(wire_type) + sum(t.byte_count for t in self.of_kind("buffer"))
 
-    def encode(self, values: Values, wire_type: int = FLOAT32, *, saturate: bool = False) -> bytes:
-        """Payload bytes; parameters saturate in FLOAT16 (`saturate`), a delta that does not fit becomes infinite."""
-        return encode_parameters(values.parameters, wire_type, saturate=saturate) + values.rest
+    def encode(self, values: Values, wire_type: int = FLOAT32) -> bytes:
+        """Payload bytes."""
+        return encode_parameters(values.parameters, wire_type) + values.rest
 
     def decode(self, payload: bytes, wire_type: int = FLOAT32) -> Values:
         border = self.parameter_bytes(wire_type)
@@ -129,7 +130,7 @@ class Model:
 
     def borders(self, wire_type: int = FLOAT32) -> list[tuple[int, int, int]]:
         """(first byte, byte after the last, unit) of each region in which a chunk may be cut at multiples of unit."""
-        unit = BLOCK + 4 if wire_type == INT8_BLOCK else {FLOAT32: 4, FLOAT16: 2, BFLOAT16: 2}[wire_type]
+        unit = {FLOAT32: 4, BFLOAT16: 2, INT4_BLOCK: BLOCK_BYTES}[wire_type]
         regions = [(0, self.parameter_bytes(wire_type), unit)]
         for tensor in self.of_kind("buffer"):
             first = regions[-1][1]
@@ -171,37 +172,35 @@ def _random_bytes(tensor: Tensor, generator: np.random.Generator) -> bytes:
     return generator.integers(0, 2, tensor.elements).astype(DTYPES[tensor.type]).tobytes()
 
 
-def encode_parameters(parameters: NDArray[np.float32], wire_type: int, *, saturate: bool = False) -> bytes:
+def encode_parameters(parameters: NDArray[np.float32], wire_type: int) -> bytes:
     if wire_type == FLOAT32:
         return parameters.astype("<f4").tobytes()
-    if wire_type == FLOAT16:
-        limited = np.clip(parameters, -65504, 65504) if saturate else parameters
-        return limited.astype("<f2").tobytes()
     if wire_type == BFLOAT16:
         bits = parameters.astype("<f4").view(np.uint32).astype(np.uint64)
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
     blocks = []
     for start in range(0, len(parameters), BLOCK):
         block = parameters[start : start + BLOCK]
-        scale = np.float32(np.abs(block).max()) / np.float32(127)
+        scale = np.float32(np.abs(block).max()) / np.float32(7)
         quotient = np.rint(block / scale) if scale > 0 else np.zeros_like(block)
-        blocks.append(np.float32(scale).tobytes() + quotient.astype(np.int8).tobytes())
+        q = np.append(quotient, np.zeros(len(block) % 2)).astype(np.int8).view(np.uint8) & 15
+        blocks.append(np.float32(scale).tobytes() + (q[::2] | q[1::2] << 4).tobytes())
     return b"".join(blocks)
 
 
 def decode_parameters(data: bytes, wire_type: int, count: int) -> NDArray[np.float32]:
     if wire_type == FLOAT32:
         return np.frombuffer(data, "<f4").astype(np.float32)
-    if wire_type == FLOAT16:
-        return np.frombuffer(data, "<f2").astype(np.float32)
     if wire_type == BFLOAT16:
         return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
     decoded = np.empty(count, np.float32)
     for number, start in enumerate(range(0, count, BLOCK)):
         length = min(BLOCK, count - start)
-        at = number * (BLOCK + 4)
+        at = number * BLOCK_BYTES
         scale = np.frombuffer(data, "<f4", 1, at)[0]
-        decoded[start : start + length] = np.frombuffer(data, np.int8, length, at + 4).astype(np.float32) * scale
+        pairs = np.frombuffer(data, np.int8, -(-length // 2), at + 4)
+        q = np.stack([pairs << 4 >> 4, pairs >> 4], axis=1).reshape(-1)[:length]
+        decoded[start : start + length] = q.astype(np.float32) * scale
     return decoded
 
 

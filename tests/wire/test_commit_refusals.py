@@ -4,7 +4,7 @@ import grpc
 import pytest
 from gemps.v1 import commit_pb2, transfer_pb2
 
-from tests.wire.model import INT8_BLOCK, LARGE, SMALL, Model, Tensor
+from tests.wire.model import INT4_BLOCK, LARGE, SMALL, Model, Tensor
 from tests.wire.serving import Serving
 from tests.wire.transfer import CHUNK_LIMIT, Commit, cut_payload, footer_of
 from tests.wire.worker import CommitStream, RawWorker
@@ -234,10 +234,10 @@ async def test_chunk_cut_within_an_element_is_refused(serving: Serving, cut: int
     await serving.refuses(worker, commit.with_chunks(chunks), "BAD_CHUNK")
 
 
-async def test_chunk_cut_within_an_int8_block_is_refused(serving: Serving) -> None:
-    worker = await one_worker(serving, WIDE, delta_wire_types=[INT8_BLOCK])
+async def test_chunk_cut_within_a_block_is_refused(serving: Serving) -> None:
+    worker = await one_worker(serving, WIDE, delta_wire_types=[INT4_BLOCK])
     commit = worker.prepare(worker.delta(1))
-    cut = 260 * 100 + 8
+    cut = 132 * 100 + 8
     chunks = [chunk_at(commit, 0, cut), chunk_at(commit, cut, len(commit.payload))]
     await serving.refuses(worker, commit.with_chunks(chunks), "BAD_CHUNK")
 

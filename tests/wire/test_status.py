@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.waiting import eventually_async
 from tests.wire.calls import SERVICE, Stream
 from tests.wire.conftest import Serve
-from tests.wire.model import FLOAT16, FLOAT32, INT8_BLOCK, LARGE, SMALL
+from tests.wire.model import BFLOAT16, FLOAT32, INT4_BLOCK, LARGE, SMALL
 from tests.wire.refusals import PATIENCE, refused
 from tests.wire.serving import Serving
 from tests.wire.sharing import Sharing, needs_shared_memory
@@ -64,7 +64,7 @@ async def test_status_of_each_worker(serving: Serving) -> None:
     told = {"host_id": "h1", "agent": "rust/1", "device": "cuda:1", "host_name": "left", "engine": "slurm"}
     first = await serving.joined(name="ada", **told)
     second = await serving.joined(
-        name="bob", host_id="h1", delta_wire_types=[INT8_BLOCK], parameter_wire_types=[FLOAT16]
+        name="bob", host_id="h1", delta_wire_types=[INT4_BLOCK], parameter_wire_types=[BFLOAT16]
     )
     await first.initialize()
     await first.pull()
@@ -84,9 +84,9 @@ async def test_status_of_each_worker(serving: Serving) -> None:
     assert bob.statistics == outcome.verdict.statistics
     assert bob.wait_max_seconds >= bob.wait_mean_seconds >= 0
     assert (ada.delta_wire_type, ada.parameter_wire_type) == (FLOAT32, FLOAT32)
-    assert (bob.delta_wire_type, bob.parameter_wire_type) == (INT8_BLOCK, FLOAT16)
-    assert bob.bytes_received >= 3 * SMALL.byte_count(INT8_BLOCK)
-    assert bob.bytes_sent >= 4 * SMALL.byte_count(FLOAT16)
+    assert (bob.delta_wire_type, bob.parameter_wire_type) == (INT4_BLOCK, BFLOAT16)
+    assert bob.bytes_received >= 3 * SMALL.byte_count(INT4_BLOCK)
+    assert bob.bytes_sent >= 4 * SMALL.byte_count(BFLOAT16)
     assert bob.commits_per_second > 0
     assert ada.snapshot_version.clock == 1
     assert bob.snapshot_version == outcome.verdict.version

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.wire.conftest import Serve
-from tests.wire.model import COPIED_WIRE_TYPES, LARGE
+from tests.wire.model import LARGE, PARAMETER_WIRE_TYPES
 from tests.wire.serving import Serving
 from tests.wire.worker import Outcome, RawWorker
 
@@ -49,7 +49,7 @@ async def test_reply_torn_at_any_chunk_is_completed_by_a_pull(serve: Serve, chun
     assert following.verdict.staleness == 1
 
 
-@pytest.mark.parametrize("wire_type", COPIED_WIRE_TYPES)
+@pytest.mark.parametrize("wire_type", PARAMETER_WIRE_TYPES)
 async def test_reply_torn_in_any_wire_type_is_completed_by_a_pull(serve: Serve, wire_type: int) -> None:
     """s_w stays unrounded, whatever the worker was sent."""
     serving, worker, _, outcome = await torn_commit(serve, 1, parameter_wire_types=[wire_type])

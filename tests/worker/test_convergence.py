@@ -5,9 +5,8 @@ same parameters bit for bit (tests/simulator/test_one_system.py holds it to that
 order a run follows from its seed alone, so a ratio of two final losses is a fixed figure and no lottery. Steps and
 batches are chosen so that the figure can tell: a server that took the rounded parameters for what the worker holds
 would count rounding errors as drift, which eats up the energy as soon as gradients are small (docs/design.md, 2),
-and large batches have small gradients early. With that mistake made on purpose, parameters in int8 ended at 1.36 times
-float32's loss after 125 steps, and after 300 steps (three seeds) at 2.65 to 2.82 times in int8 and 1.50 to 1.61 times
-in bfloat16; float16 rounds too finely to suffer. Without it ratios are within 0.02 of 1.
+and large batches have small gradients early. With that mistake made on purpose, parameters in bfloat16 ended after 300
+steps (three seeds) at 1.50 to 1.61 times float32's loss. Without it ratios are within 0.02 of 1.
 """
 
 import os
@@ -36,18 +35,15 @@ ETA = 0.1
 LIMIT = 1.3
 # Of the 2.3 that guessing costs.
 LEARNED = 0.1
-# More steps, seeds and pairs, and a real server; the short form has one that could suffer, both ways at once.
+# More seeds and pairs, and a real server; the short form has one pair, of both ways at once.
 FULL = bool(os.environ.get("GEMPS_TEST_CONVERGENCE"))
-STEPS = 300 if FULL else 125
+STEPS = 300
 SEEDS = (0, 1, 2) if FULL else (1,)
 
 Pair = tuple[WireName, WireName]  # of deltas, of parameters
-NARROW: tuple[WireName, ...] = ("float16", "bfloat16", "int8") if FULL else ("int8",)
-PAIRS: list[Pair] = [
-    *((narrow, narrow) for narrow in NARROW),
-    *((narrow, "float32") for narrow in NARROW if FULL),
-    *(("float32", narrow) for narrow in NARROW if FULL),
-]
+PAIRS: list[Pair] = [("bfloat16", "bfloat16")]
+if FULL:
+    PAIRS += [("bfloat16", "float32"), ("float32", "bfloat16")]
 
 
 class Worker(threading.Thread):
@@ -72,7 +68,7 @@ class Worker(threading.Thread):
 
     def _check_wire_types(self, membership: Membership) -> None:
         settled = membership.delta_wire_type.name, membership.parameter_wire_type.name
-        assert settled == tuple("INT8_BLOCK" if name == "int8" else name.upper() for name in self._pair)
+        assert settled == tuple(name.upper() for name in self._pair)
 
     def run(self) -> None:
         torch.set_num_threads(1)  # a setting of each thread

@@ -12,7 +12,7 @@ from gem_worker.step_clock import CudaClock
 from gem_worker.transfer import Transfer
 from torch.nn import functional
 
-from gem_core.wire_types import COARSE, WireType, encode
+from gem_core.wire_types import BLOCKS, WireType, encode
 from tests.worker.serving import ServerThread, processes_in
 from tests.worker.zoo import ZOO, a_batch, make
 
@@ -42,7 +42,7 @@ def test_every_kind_of_model_trains_on_cuda_and_stays_there(kind: str) -> None:
     assert all(value.is_cuda for value in model.state_dict().values())
 
 
-@pytest.mark.parametrize("wire", [*WIRE_TYPES, *sorted(COARSE)])
+@pytest.mark.parametrize("wire", [*WIRE_TYPES, *sorted(BLOCKS)])
 @pytest.mark.parametrize("kind", ["perceptron", "mixed-types", "channels-last", "batch-norm"])
 def test_a_delta_staged_on_cuda_is_bit_for_bit_the_cores(kind: str, wire: WireType) -> None:
     model = make(kind).cuda()

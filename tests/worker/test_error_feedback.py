@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import SGD
 
 from gem_core.payload import PayloadFormat
-from gem_core.wire_types import COARSE, WireType, decode
+from gem_core.wire_types import BLOCKS, WireType, decode
 from tests.worker.serving import ServerThread
 
 COUNT = 700
@@ -51,7 +51,7 @@ def test_deltas_add_up_to_the_gradients(wire_type: WireType, missing: float) -> 
     assert torch.linalg.vector_norm(came - due) < missing * torch.linalg.vector_norm(due)
 
 
-@pytest.mark.parametrize("wire_type", sorted(COARSE))
+@pytest.mark.parametrize("wire_type", sorted(BLOCKS))
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 3e30])
 def test_a_skipped_gradient_changes_nothing(wire_type: WireType, bad: float) -> None:
     random = torch.Generator().manual_seed(2)
@@ -67,7 +67,7 @@ def test_a_skipped_gradient_changes_nothing(wire_type: WireType, bad: float) -> 
     assert torch.count_nonzero((sent - resent).abs() > 1e-5 * sent.abs().max()) < 5
 
 
-@pytest.mark.parametrize("wire_type", sorted(COARSE))
+@pytest.mark.parametrize("wire_type", sorted(BLOCKS))
 def test_a_step_skipped_for_its_buffers_changes_nothing(wire_type: WireType) -> None:
     payloads = []
     for buffers in ([1.0, 1.0], [1.0, np.inf, 1.0]):

@@ -374,7 +374,7 @@ def test_wire_types_come_from_the_environment_unless_the_script_chooses(
     monkeypatch.setenv("GEMPS_PARAMETER_WIRE", "int4")
     with (
         connect(server, make("perceptron"), name="ada"),
-        connect(server, make("perceptron"), name="bob", delta_wire="int8"),
+        connect(server, make("perceptron"), name="bob", delta_wire="bfloat16"),
     ):
         settled = [
             (status["delta_wire_type"], status["parameter_wire_type"])
@@ -382,7 +382,7 @@ def test_wire_types_come_from_the_environment_unless_the_script_chooses(
         ]
     assert settled == [
         ("WIRE_TYPE_SPARSE_BLOCK", "WIRE_TYPE_INT4_BLOCK"),
-        ("WIRE_TYPE_INT8_BLOCK", "WIRE_TYPE_INT4_BLOCK"),
+        ("WIRE_TYPE_BFLOAT16", "WIRE_TYPE_INT4_BLOCK"),
     ]
     monkeypatch.setenv("GEMPS_PARAMETER_WIRE", "int2")
     with pytest.raises(ValueError, match="GEMPS_PARAMETER_WIRE='int2' is no wire type"):

@@ -161,7 +161,7 @@ def test_memory_that_is_not_for_this_user_is_passed_by_in_silence(
     with ServerThread(shared_memory_socket=tmp_path / "memory") as server:
         monkeypatch.setattr(os, "stat", stat)
         with ParameterServer(
-            server.address, make("perceptron"), name="w", on_event=events.append, delta_wire="float16"
+            server.address, make("perceptron"), name="w", on_event=events.append, delta_wire="bfloat16"
         ) as ps:
             step(ps, 0)
         monkeypatch.undo()

@@ -12,17 +12,17 @@ from torch.nn import functional
 
 from gem_core.chunking import ScaledSplitter
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
-from gem_core.wire_types import COARSE, WireType, decode, encode
+from gem_core.wire_types import BLOCKS, WireType, decode, encode
 from tests.worker.zoo import ZOO, a_batch, make
 
-WIRE_TYPES = [WireType.FLOAT32, WireType.FLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK]
+WIRE_TYPES = [WireType.FLOAT32, WireType.BFLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK]
 ETA = 0.1
 
 
 def set_up(kind: str, wire: WireType = WireType.FLOAT32) -> tuple[nn.Module, FlatModel, Transfer]:
     model = make(kind)
     flat = FlatModel(model)
-    return model, flat, Transfer(flat, wire, WireType.FLOAT32 if wire in COARSE else wire)
+    return model, flat, Transfer(flat, wire, WireType.FLOAT32 if wire in BLOCKS else wire)
 
 
 def train_one(model: nn.Module, flat: FlatModel) -> torch.Tensor:
@@ -42,7 +42,7 @@ def expected_delta(model: nn.Module, flat: FlatModel) -> NDArray[np.float32]:
     return np.concatenate([(g.float() * -ETA).reshape(-1).numpy() for g in gradients if g is not None])
 
 
-@pytest.mark.parametrize("wire", [*WIRE_TYPES, *sorted(COARSE)])
+@pytest.mark.parametrize("wire", [*WIRE_TYPES, *sorted(BLOCKS)])
 @pytest.mark.parametrize("kind", ZOO)
 def test_a_staged_delta_is_the_scaled_gradient_as_the_core_encodes_it_then_the_buffers(
     kind: str, wire: WireType
@@ -210,5 +210,5 @@ def test_float32_gradients_in_another_order_are_gathered_in_the_payload_itself()
     _, flat, transfer = set_up("channels-last")
     assert not flat.is_plain
     assert transfer.extra_bytes == 0
-    _, flat, transfer = set_up("channels-last", WireType.FLOAT16)
+    _, flat, transfer = set_up("channels-last", WireType.BFLOAT16)
     assert transfer.extra_bytes == 4 * flat.layout.parameter_count

@@ -15,7 +15,7 @@ def encode_rows(wire_type: WireType, rows: Tensor, scales: Tensor, data: Tensor)
     scales.copy_(magnitudes.amax(dim=1, keepdim=True).div_(levels))
     if wire_type is WireType.INT4_BLOCK:
         quantised = rows.new_zeros(len(rows), 2 * data.shape[1], dtype=torch.int8)
-        quantised[:, : rows.shape[1]] = quantise(rows, scales, 7)
+        quantised[:, : rows.shape[1]] = _quantise(rows, scales, 7)
         pairs = quantised.view(torch.int16)
         data.copy_((pairs >> 4).bitwise_and_(240).bitwise_or_(pairs & 15))
         return
@@ -24,7 +24,7 @@ def encode_rows(wire_type: WireType, rows: Tensor, scales: Tensor, data: Tensor)
         magnitudes = torch.nn.functional.pad(magnitudes, (0, count * SPARSE_GROUP - rows.shape[1]))
     # Integers compare magnitudes faster.
     indices = magnitudes.view(torch.int32).view(-1, count, SPARSE_GROUP).argmax(dim=2)
-    quantised = quantise(rows.gather(1, _positions(indices)), scales, 31).to(torch.int8)
+    quantised = _quantise(rows.gather(1, _positions(indices)), scales, 31).to(torch.int8)
     data.copy_((quantised << 2).bitwise_or_(indices))
 
 
@@ -42,7 +42,7 @@ def _positions(indices: Tensor) -> Tensor:
     return indices + torch.arange(0, SPARSE_GROUP * indices.shape[1], SPARSE_GROUP, device=indices.device)
 
 
-def quantise(rows: Tensor, scales: Tensor, levels: int, out: Tensor | None = None) -> Tensor:
-    """Multiples of the scales, rounded; float32. `out` may be `rows`."""
+def _quantise(rows: Tensor, scales: Tensor, levels: int) -> Tensor:
+    """Return the values as multiples of their scales, rounded to whole numbers (float32)."""
     divisors = torch.where(scales == 0, torch.inf, scales)
-    return torch.div(rows, divisors, out=out).round_().clamp_(-levels, levels)
+    return torch.div(rows, divisors).round_().clamp_(-levels, levels)

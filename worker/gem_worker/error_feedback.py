@@ -1,4 +1,4 @@
-"""Error feedback: what a COARSE delta leaves out is added to the next one (Seide and others, 2014)."""
+"""Error feedback: what a delta in blocks leaves out is added to the next one (Seide and others, 2014)."""
 
 import torch
 from torch import Tensor

@@ -50,7 +50,7 @@ from gem_worker.local_steps import LocalState, LocalSteps
 from gem_worker.loss_scaler import LossScaler
 from gem_worker.model_tensors import ScriptTensors, inspect_model
 from gem_worker.optimizer_watch import OptimizerWatch
-from gem_worker.settings import WireName
+from gem_worker.settings import REMOVED_WIRE_TYPES, WireName
 from gem_worker.termination import COMMIT_SECONDS, TerminatedError, termination
 from gem_worker.transfer import Staged, Transfer
 from gem_worker.warning_file import hand_over_warnings
@@ -136,7 +136,7 @@ class ParameterServer:
         optimizer: of the model's parameters.
         every: H; "auto": 8 times the worker's speed over the median, 1 to 32.
         steps_per_epoch: batches; required for budgets in epochs.
-        delta_wire: "float32", "float16", "bfloat16", "int8", "int4" or "sparse" (docs/deploy.md, "Capacity").
+        delta_wire: "float32", "bfloat16", "int4" or "sparse" (docs/deploy.md, "Capacity").
             Default: GEMPS_DELTA_WIRE, or "float32".
         parameter_wire: likewise; "int4" and "sparse" are differences. Default: GEMPS_PARAMETER_WIRE, or "float32".
         overlap: compute during the exchange; not with `optimizer` or local steps.
@@ -791,6 +791,8 @@ class ParameterServer:
 def _offer(argument: str, name: WireName | None) -> tuple[WireType, ...]:
     variable = WIRE_VARIABLES[argument]
     chosen, source = (os.environ.get(variable) or "float32", variable) if name is None else (name, argument)
+    if chosen in REMOVED_WIRE_TYPES:
+        raise ValueError(f"{source}={chosen!r} is gone: use {REMOVED_WIRE_TYPES[chosen]}")
     if chosen not in WIRE_TYPES:
         raise ValueError(f"{source}={chosen!r} is no wire type here; use one of {', '.join(WIRE_TYPES)}")
     return tuple(dict.fromkeys((WIRE_TYPES[chosen], WireType.FLOAT32)))

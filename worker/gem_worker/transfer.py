@@ -15,7 +15,7 @@ from gem_core.chunking.assemble import check_rest, first_non_finite
 from gem_core.layout import TensorKind
 from gem_core.payload import PayloadFormat, selected_format
 from gem_core.selection import Selection
-from gem_core.wire_types import COARSE, WireType
+from gem_core.wire_types import BLOCKS, WireType
 from gem_worker import wire_casts
 from gem_worker.error_feedback import ErrorFeedback
 from gem_worker.flat_model import FlatModel
@@ -288,7 +288,7 @@ class Transfer:
         return self._delta_host[: self._delta_format.parameter_bytes] if self._encoded is None else self._encoded
 
     def _feedback_for(self, values: Tensor) -> ErrorFeedback | None:
-        if self._feedback is None and self._delta_format.wire_type in COARSE:
+        if self._feedback is None and self._delta_format.wire_type in BLOCKS:
             self._feedback = ErrorFeedback(self._delta_format.wire_type, values)
         return self._feedback
 

@@ -3,7 +3,7 @@
 `encode` and `decode` never wait for the device.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gem_core.wire_types import BLOCK_ELEMENTS, BLOCKS, COARSE, LARGEST_FLOAT16, LARGEST_VALUE, WireType
+from gem_core.wire_types import BLOCK_ELEMENTS, BLOCKS, LARGEST_VALUE, WireType
 from gem_worker import coarse_casts
 
 # Rounding to a wire type must not exceed LARGEST_VALUE.
@@ -22,11 +22,9 @@ PIECE = 256 * 1024
 _DEVICE_PIECE = 1 << 24
 # PyTorch copies these in one thread.
 _SMALL = 32 * 1024
-_TYPES = {WireType.FLOAT32: torch.float32, WireType.FLOAT16: torch.float16, WireType.BFLOAT16: torch.bfloat16}
-# From this largest magnitude on, scales are not denormal.
-_LARGEST_OF_NORMAL = 127 * torch.finfo(torch.float32).tiny
-# Sums of squares that need no range check.
-_HARMLESS_SQUARES = {torch.float32: 1e36, torch.float16: 1e9, torch.bfloat16: 1e36}
+_TYPES = {WireType.FLOAT32: torch.float32, WireType.BFLOAT16: torch.bfloat16}
+# A smaller sum of squares needs no range check.
+_HARMLESS_SQUARES = 1e36
 
 
 def encode(wire_type: WireType, values: Tensor, out: Tensor) -> None:
@@ -34,15 +32,7 @@ def encode(wire_type: WireType, values: Tensor, out: Tensor) -> None:
     match wire_type:
         case WireType.FLOAT32 | WireType.BFLOAT16:
             out.view(_TYPES[wire_type]).copy_(values)
-        case WireType.FLOAT16:
-            out.view(torch.float16).copy_(values.clamp(-LARGEST_FLOAT16, LARGEST_FLOAT16))
-        case WireType.INT8_BLOCK:
-            for rows, scales, elements in _blocks(wire_type, values, out, len(values)):
-                magnitudes = rows.abs()
-                # CUDA multiplies by the reciprocal of a number.
-                scales.copy_(magnitudes.amax(dim=1, keepdim=True).div_(magnitudes.new_full((), 127)))
-                elements.copy_(coarse_casts.quantise(rows, scales, 127, out=magnitudes))
-        case _ if wire_type in COARSE:
+        case _ if wire_type in BLOCKS:
             for rows, scales, data in _blocks(wire_type, values, out, _piece_of(values)):
                 coarse_casts.encode_rows(wire_type, rows, scales, data)
         case _:
@@ -52,11 +42,9 @@ def encode(wire_type: WireType, values: Tensor, out: Tensor) -> None:
 def decode(wire_type: WireType, payload: Tensor, out: Tensor) -> None:
     """Decode `payload` into `out`; shapes as in `encode`."""
     match wire_type:
-        case WireType.FLOAT32 | WireType.FLOAT16 | WireType.BFLOAT16:
+        case WireType.FLOAT32 | WireType.BFLOAT16:
             out.copy_(payload.view(_TYPES[wire_type]))
-        case WireType.INT8_BLOCK:
-            _decode_blocks(_blocks(wire_type, out, payload, _piece() if out.device.type == "cpu" else len(out)))
-        case _ if wire_type in COARSE:
+        case _ if wire_type in BLOCKS:
             for rows, scales, data in _blocks(wire_type, out, payload, _piece_of(out)):
                 coarse_casts.decode_rows(wire_type, scales, data, rows)
         case _:
@@ -66,10 +54,7 @@ def decode(wire_type: WireType, payload: Tensor, out: Tensor) -> None:
 def subtract(wire_type: WireType, payload: Tensor, values: Tensor) -> None:
     """Subtract the decoded `payload` from `values`; shapes as in `encode`."""
     piece = _piece_of(values)
-    if wire_type is WireType.INT8_BLOCK:
-        for rows, scales, elements in _blocks(wire_type, values, payload, piece):
-            rows.sub_(elements.to(torch.float32).mul_(scales))
-    elif wire_type in COARSE:
+    if wire_type in BLOCKS:
         for rows, scales, data in _blocks(wire_type, values, payload, piece):
             decoded = torch.empty_like(rows)
             coarse_casts.decode_rows(wire_type, scales, data, decoded)
@@ -81,7 +66,7 @@ def subtract(wire_type: WireType, payload: Tensor, values: Tensor) -> None:
 
 def is_harmless(values: Tensor, factor: float) -> bool:
     """Whether `factor` times each value (float32, CPU) is finite and at most 5e29 in magnitude."""
-    if torch.dot(values, values).item() * factor * factor <= _HARMLESS_SQUARES[torch.float32]:
+    if torch.dot(values, values).item() * factor * factor <= _HARMLESS_SQUARES:
         return True
     lowest, highest = (abs(factor * extreme.item()) for extreme in values.aminmax())
     return lowest <= LARGEST_SENT and highest <= LARGEST_SENT  # NaN fails each comparison
@@ -92,9 +77,7 @@ class HostDecoder:
 
     def __init__(self, wire_type: WireType, payload: Tensor, out: Tensor) -> None:
         self.decode: Callable[[], object] = partial(decode, wire_type, payload, out)
-        if wire_type is WireType.INT8_BLOCK:
-            self.decode = partial(_decode_blocks, tuple(_blocks(wire_type, out, payload, _piece())))
-        elif wire_type is WireType.FLOAT32 and len(out) <= _SMALL:
+        if wire_type is WireType.FLOAT32 and len(out) <= _SMALL:
             # Less overhead than PyTorch.
             self.decode = partial(np.copyto, out.numpy(), payload.numpy().view(np.float32))
 
@@ -107,10 +90,8 @@ class HostEncoder:
 
     def __init__(self, wire_type: WireType, values: Tensor, payload: Tensor) -> None:
         piece = min(_piece(), len(values))
-        if wire_type is WireType.INT8_BLOCK:
-            self._encode = partial(_encode_blocks, _block_pieces(values, payload, piece))
-        elif wire_type in COARSE:
-            self._encode = partial(_encode_coarse, wire_type, values, payload)
+        if wire_type in BLOCKS:
+            self._encode = partial(_encode_blocks, wire_type, values, payload)
         else:
             self._encode = partial(_encode_values, _value_pieces(values, payload.view(_TYPES[wire_type]), piece))
 
@@ -131,7 +112,7 @@ class _ValuePiece(NamedTuple):
 
 
 def _value_pieces(values: Tensor, out: Tensor, piece: int) -> tuple[_ValuePiece, ...]:
-    memory = _temporary(0 if out.dtype is torch.float32 else piece)
+    memory = torch.empty(0 if out.dtype is torch.float32 else piece, dtype=torch.float32, device="cpu")
     return tuple(
         _ValuePiece(source, target if target.dtype is torch.float32 else memory[: len(source)], target)
         for source, target in zip(_cut(values, piece), _cut(out, piece), strict=True)
@@ -143,70 +124,17 @@ def _encode_values(pieces: tuple[_ValuePiece, ...], factor: float) -> bool:
     for source, scaled, target in pieces:
         torch.mul(source, factor, out=scaled)
         # Faster than the extremes.
-        if not torch.dot(scaled, scaled).item() <= _HARMLESS_SQUARES[target.dtype]:
+        if not torch.dot(scaled, scaled).item() <= _HARMLESS_SQUARES:
             lowest, highest = (extreme.item() for extreme in scaled.aminmax())
             usable = usable and lowest >= -LARGEST_SENT and highest <= LARGEST_SENT  # NaN fails each comparison
-            if target.dtype is torch.float16:
-                scaled.clamp_(-LARGEST_FLOAT16, LARGEST_FLOAT16)
         if scaled is not target:
             target.copy_(scaled)
     return usable
 
 
-def _encode_coarse(wire_type: WireType, values: Tensor, payload: Tensor, factor: float) -> bool:
+def _encode_blocks(wire_type: WireType, values: Tensor, payload: Tensor, factor: float) -> bool:
     encode(wire_type, values if factor == 1 else values * factor, payload)
     return is_harmless(values, factor)
-
-
-class _BlockPiece(NamedTuple):
-    """Integers compare magnitudes faster, NaN highest."""
-
-    values: Tensor
-    scaled: Tensor
-    magnitudes: Tensor
-    magnitude_bits: Tensor
-    largest: Tensor
-    largest_bits: Tensor
-    scales: Tensor
-    elements: Tensor
-
-
-def _block_pieces(values: Tensor, payload: Tensor, piece: int) -> tuple[_BlockPiece, ...]:
-    scaled_memory, magnitude_memory = _temporary(piece), _temporary(piece)
-    largest_memory = _temporary(-(-piece // BLOCK_ELEMENTS)).view(-1, 1)
-    pieces = []
-    for rows, scales, elements in _blocks(WireType.INT8_BLOCK, values, payload, piece):
-        scaled, magnitudes = (memory[: rows.numel()].view_as(rows) for memory in (scaled_memory, magnitude_memory))
-        largest = largest_memory[: len(rows)]
-        bits = magnitudes.view(torch.int32), largest.view(torch.int32)
-        pieces.append(_BlockPiece(rows, scaled, magnitudes, bits[0], largest, bits[1], scales, elements))
-    return tuple(pieces)
-
-
-def _encode_blocks(pieces: tuple[_BlockPiece, ...], factor: float) -> bool:
-    usable = True
-    for values, scaled, magnitudes, magnitude_bits, largest, largest_bits, scales, elements in pieces:
-        torch.abs(torch.mul(values, factor, out=scaled), out=magnitudes)
-        torch.amax(magnitude_bits, dim=1, keepdim=True, out=largest_bits)
-        least_of_all, largest_of_all = (extreme.item() for extreme in largest.aminmax())
-        usable = usable and largest_of_all <= LARGEST_SENT
-        torch.div(largest, 127, out=scales)
-        if least_of_all >= _LARGEST_OF_NORMAL:
-            scaled.div_(scales).round_()
-        else:
-            coarse_casts.quantise(scaled, scales, 127, out=scaled)
-        elements.copy_(scaled)  # rounded half to even
-    return usable
-
-
-def _decode_blocks(pieces: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
-    for rows, scales, elements in pieces:
-        # Faster than a mixed-type product.
-        rows.copy_(elements).mul_(scales)
-
-
-def _temporary(elements: int) -> Tensor:
-    return torch.empty(elements, dtype=torch.float32, device="cpu")
 
 
 def _piece() -> int:

@@ -5,9 +5,7 @@ from gem_worker.settings import WireName
 
 WIRE_TYPES: dict[WireName, WireType] = {
     "float32": WireType.FLOAT32,
-    "float16": WireType.FLOAT16,
     "bfloat16": WireType.BFLOAT16,
-    "int8": WireType.INT8_BLOCK,
     "int4": WireType.INT4_BLOCK,
     "sparse": WireType.SPARSE_BLOCK,
 }

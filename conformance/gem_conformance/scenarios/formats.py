@@ -6,7 +6,7 @@ from gem_conformance.play import Play
 from gem_conformance.scenarios.scenario import LARGE, Scenario
 from gem_conformance.task import Task, tensor
 from gem_core.layout import ElementType, Layout
-from gem_core.wire_types import COARSE, ENCODED, WireType
+from gem_core.wire_types import BLOCKS, ENCODED, WireType
 
 __all__ = ["SCENARIOS"]
 
@@ -30,14 +30,6 @@ def coarse_commits(play: Play) -> None:
     play.initialised_by_others()
     play.commit(next_eta=0.05)
     play.commit()
-    play.last_commit()
-
-
-def commits_beyond_float16(play: Play) -> None:
-    """The same, then exceed the float16 range."""
-    play.initialised_by_others()
-    for eta in (0.5, 65536.0):
-        play.commit(next_eta=eta)
     play.last_commit()
 
 
@@ -132,11 +124,9 @@ def _wire(deltas: bool, wire_type: WireType) -> Scenario:
     task = replace(LARGE, delta_wire_types=types) if deltas else replace(LARGE, parameter_wire_types=types)
     what, name = ("deltas", "delta") if deltas else ("parameters", "parameter")
     play, more = commits, ""
-    if deltas and wire_type is WireType.FLOAT16:
-        play, more = commits_beyond_float16, ": what is beyond 65504 as 65504"
-    elif deltas and wire_type in COARSE:
+    if deltas and wire_type in BLOCKS:
         play, more = coarse_commits, ": what one leaves out is added to the next"
-    elif wire_type in COARSE:
+    elif wire_type in BLOCKS:
         play, more = differences, ": replies are differences, until one is lost"
     return Scenario(
         f"{name}-{wire_type.name.lower().replace('_', '-')}",

@@ -11,7 +11,7 @@ __all__ = ["LARGE", "SMALL", "Scenario"]
 
 # 3 348 bytes: travels whole.
 SMALL = Task(Layout([tensor("weight", (64, 13)), tensor("bias", (5,))]))
-# Waits for proceed, in int8 too; ends in a short int8 block.
+# Waits for proceed, in bfloat16 too; ends in a short block.
 LARGE = Task(Layout([tensor("weight", (310, 320)), tensor("bias", (801,))]))
 # Not a multiple of an element; above the whole-payload limit.
 CHUNK_BYTES = 70_001

@@ -65,7 +65,7 @@ _LARGE = Task(
         ]
     )
 )
-_INT8 = replace(_LARGE, delta_wire_types=(WireType.INT8_BLOCK,), parameter_wire_types=(WireType.INT8_BLOCK,))
+_INT4 = replace(_LARGE, delta_wire_types=(WireType.INT4_BLOCK,))
 
 
 def _scenario(name: str, about: str, play: Callable[[Play], None], task: Task = _LARGE, *, shards: int = 2) -> Scenario:
@@ -79,10 +79,10 @@ SCENARIOS = (
     _scenario("small", "ranges that travel whole", commits.commit_small, SMALL),
     _scenario("eta", "three servers, the learning rate is the primary's", commits.changed_eta, shards=3),
     _scenario(
-        "int8",
+        "int4",
         "ranges are cut between blocks",
         commits.changed_eta,
-        _INT8,
+        _INT4,
     ),
     _scenario("retry-info", "refused with RetryInfo: the identical pieces everywhere", retry_info),
     _scenario("no-retry", "refused without RetryInfo: stop", refusals.no_retry),

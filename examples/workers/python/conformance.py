@@ -20,9 +20,7 @@ from torch import nn
 # What of the wire types of the task `ParameterServer` can be asked for, and how it calls them.
 WIRE_NAMES: dict[str, WireName] = {
     "float32": "float32",
-    "float16": "float16",
     "bfloat16": "bfloat16",
-    "int8_block": "int8",
     "int4_block": "int4",
     "sparse_block": "sparse",
 }

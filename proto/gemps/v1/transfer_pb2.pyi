@@ -12,17 +12,13 @@ class WireType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     WIRE_TYPE_UNSPECIFIED: _ClassVar[WireType]
     WIRE_TYPE_FLOAT32: _ClassVar[WireType]
-    WIRE_TYPE_FLOAT16: _ClassVar[WireType]
     WIRE_TYPE_BFLOAT16: _ClassVar[WireType]
-    WIRE_TYPE_INT8_BLOCK: _ClassVar[WireType]
     WIRE_TYPE_SHARED_MEMORY: _ClassVar[WireType]
     WIRE_TYPE_INT4_BLOCK: _ClassVar[WireType]
     WIRE_TYPE_SPARSE_BLOCK: _ClassVar[WireType]
 WIRE_TYPE_UNSPECIFIED: WireType
 WIRE_TYPE_FLOAT32: WireType
-WIRE_TYPE_FLOAT16: WireType
 WIRE_TYPE_BFLOAT16: WireType
-WIRE_TYPE_INT8_BLOCK: WireType
 WIRE_TYPE_SHARED_MEMORY: WireType
 WIRE_TYPE_INT4_BLOCK: WireType
 WIRE_TYPE_SPARSE_BLOCK: WireType

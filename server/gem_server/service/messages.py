@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError, Message
 from gem_core import ElementType, Layout, LayoutError, Statistics, TensorKind, TensorSpec, UpdateRule, WireType
 from gem_core.selection import Selection
 from gem_core.visible_text import describe_invisible, find_invisible
-from gem_core.wire_types import COARSE, encoded_bytes
+from gem_core.wire_types import BLOCKS, encoded_bytes
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow import commit_service
 from gem_server.settings import ServerSettings
@@ -157,7 +157,7 @@ def version_to(version: Version) -> transfer_pb2.Version:
 def wire_type_from(number: int) -> WireType:
     """Decode. Raises WIRE_TYPE."""
     wire_type = _wire_type_of_commit(number)
-    if wire_type in COARSE or wire_type is WireType.SHARED_MEMORY:
+    if wire_type in BLOCKS or wire_type is WireType.SHARED_MEMORY:
         raise RefusedError(Reason.WIRE_TYPE, f"{wire_type.name} is for sessions alone: choose another wire type")
     return wire_type
 

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Protocol
 
 from gem_core import Layout, WireType
-from gem_core.wire_types import COARSE
+from gem_core.wire_types import BLOCKS
 from gem_server.errors import Reason, RefusedError
 from gem_server.shared_memory.regions import SessionRegions
 from gem_server.state.fairness import FairnessWindow
@@ -78,7 +78,7 @@ class JoinInfo:
     @property
     def takes_differences(self) -> bool:
         """Whether replies are differences."""
-        return self.parameter_wire_type in COARSE
+        return self.parameter_wire_type in BLOCKS
 
 
 @dataclass(slots=True, eq=False)

@@ -20,7 +20,7 @@ from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat, selected_format
 from gem_core.registry import Direction
 from gem_core.selection import Selection
 from gem_core.shards import Shard
-from gem_core.wire_types import COARSE, WireType
+from gem_core.wire_types import BLOCKS, WireType
 from gem_worker.client.channel import Calls
 from gem_worker.client.differences import Differences
 from gem_worker.client.engine import engine
@@ -231,7 +231,7 @@ class ClientSession:
         self.replace_layout(layout)
 
     def _prepare_differences(self, wire_type: WireType) -> None:
-        if wire_type in COARSE and (self.differences is None or self.differences.payload.layout is not self.layout):
+        if wire_type in BLOCKS and (self.differences is None or self.differences.payload.layout is not self.layout):
             self.differences = Differences(PayloadFormat(self.layout, wire_type))
 
     def _layout_of_shard(self) -> Layout:

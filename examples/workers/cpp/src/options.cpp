@@ -21,7 +21,7 @@ Joins a gemps server, trains a perceptron on digits until the run is finished, a
   --server HOST:PORT          the server; else GEMPS_SERVER, else localhost:50051
   --name NAME                 this worker's name, its own; else GEMPS_WORKER_NAME, else host and process
   --task FILE                 what `gemps export-task digits` wrote; else digits.json
-  --delta-wire-type TYPE      how deltas travel: float32, float16, bfloat16 or int8_block
+  --delta-wire-type TYPE      how deltas travel: float32 or bfloat16
   --parameter-wire-type TYPE  how parameters travel: the same
   --commits N                 leave after N commits, though the run continues
   --parameters N              train nothing: commit N parameters again and again, and tell how fast that was
@@ -67,7 +67,7 @@ double seconds(const std::string& flag, const std::string& value) {
 
 std::vector<v1::WireType> wire_type(const std::string& flag, const std::string& value) {
   const auto type = wire_type_of(value);
-  if (!type) throw UsageError(flag + " wants float32, float16, bfloat16 or int8_block, not '" + value + "'");
+  if (!type) throw UsageError(flag + " wants float32 or bfloat16, not '" + value + "'");
   return {*type};
 }
 

@@ -24,9 +24,9 @@ TEST("options", "flags go before the environment, with a space or an equals sign
 }
 
 TEST("options", "wire types and numbers are read") {
-  const auto options = parsed({"--delta-wire-type", "int8_block", "--parameter-wire-type=bfloat16", "--commits", "7"});
-  CHECK(options.delta_wire_types == std::vector{gemps::v1::WIRE_TYPE_INT8_BLOCK});
-  CHECK(options.parameter_wire_types == std::vector{gemps::v1::WIRE_TYPE_BFLOAT16});
+  const auto options = parsed({"--delta-wire-type", "bfloat16", "--parameter-wire-type=float32", "--commits", "7"});
+  CHECK(options.delta_wire_types == std::vector{gemps::v1::WIRE_TYPE_BFLOAT16});
+  CHECK(options.parameter_wire_types == std::vector{gemps::v1::WIRE_TYPE_FLOAT32});
   CHECK(options.commits == 7 && !options.log_interval);
   CHECK(parsed({"--log-interval", "0.25"}).log_interval == 0.25);
 }

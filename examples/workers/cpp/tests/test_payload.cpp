@@ -64,8 +64,7 @@ void take(PayloadReader& reader, std::uint64_t offset, std::span<const std::byte
   reader.end_chunk();
 }
 
-constexpr auto kTypes = {v1::WIRE_TYPE_FLOAT32, v1::WIRE_TYPE_FLOAT16, v1::WIRE_TYPE_BFLOAT16,
-                         v1::WIRE_TYPE_INT8_BLOCK};
+constexpr auto kTypes = {v1::WIRE_TYPE_FLOAT32, v1::WIRE_TYPE_BFLOAT16};
 
 }  // namespace
 
@@ -73,20 +72,19 @@ TEST("payload", "sizes are those of the contract") {
   const Layout layout = mixed_layout();
   CHECK(PayloadFormat(layout, v1::WIRE_TYPE_FLOAT32).byte_count() == 2400 + 40 + 3 + 8 + 8);
   CHECK(PayloadFormat(layout, v1::WIRE_TYPE_BFLOAT16).byte_count() == 1200 + 40 + 3 + 8 + 8);
-  CHECK(PayloadFormat(layout, v1::WIRE_TYPE_INT8_BLOCK).byte_count() == 600 + 12 + 40 + 3 + 8 + 8);
 }
 
-TEST("payload", "chunks are cut at the borders of elements and blocks") {
-  const PayloadFormat format(mixed_layout(), v1::WIRE_TYPE_INT8_BLOCK);
+TEST("payload", "chunks are cut at the borders of elements") {
+  const PayloadFormat format(mixed_layout(), v1::WIRE_TYPE_BFLOAT16);
   const auto border = [&](std::uint64_t offset) { return format.border_at_or_before(offset); };
-  CHECK(border(0) == 0 && border(259) == 0 && border(260) == 260 && border(611) == 520);  // blocks, the last one short
-  CHECK(border(612) == 612 && border(619) == 612 && border(620) == 620);                  // 8 bytes each
-  CHECK(border(653) == 653 && border(654) == 654);                                        // 1
-  CHECK(border(655) == 655 && border(656) == 655 && border(657) == 657);                  // 2
-  CHECK(border(663) == 663 && border(665) == 663 && border(667) == 667 && border(671) == 671);
-  CHECK(format.chunk_end(0, 300) == 260 && format.chunk_end(520, 300) == 671);
-  CHECK(format.count_chunks(300) == 3);
-  CHECK(format.count_chunks(1000) == 1);
+  CHECK(border(0) == 0 && border(1) == 0 && border(2) == 2 && border(1199) == 1198);  // 2 bytes each
+  CHECK(border(1200) == 1200 && border(1207) == 1200 && border(1208) == 1208);        // 8
+  CHECK(border(1241) == 1241 && border(1242) == 1242);                                // 1
+  CHECK(border(1243) == 1243 && border(1244) == 1243 && border(1245) == 1245);        // 2
+  CHECK(border(1251) == 1251 && border(1253) == 1251 && border(1255) == 1255 && border(1259) == 1259);
+  CHECK(format.chunk_end(0, 301) == 300 && format.chunk_end(1200, 300) == 1259);
+  CHECK(format.count_chunks(300) == 5);
+  CHECK(format.count_chunks(2000) == 1);
 }
 
 TEST("payload", "a range is encoded as it lies in the whole") {

@@ -28,7 +28,7 @@ export class PayloadFormat {
     readonly codec: Codec,
   ) {
     const parts: { bytes: number; unit: number }[] = [
-      { bytes: codec.byteCount(layout.parameterCount), unit: codec.unitBytes },
+      { bytes: codec.byteCount(layout.parameterCount), unit: codec.elementBytes },
     ];
     for (const tensor of layout.of('buffer')) {
       const unit = elementBytes(tensor);
@@ -77,7 +77,7 @@ export class PayloadFormat {
     return payload;
   }
 
-  /** The opposite of `encode`. Throws BadValue. */
+  /** The opposite of `encode`. */
   decode(payload: Uint8Array): ModelState {
     const parameters = new Float32Array(this.layout.parameterCount);
     this.codec.decode(payload, parameters);

@@ -5,7 +5,6 @@ import { Misbehaved } from './errors.js';
 import type { Chunk, Footer, ParametersHeader, Version } from './generated/gemps/v1/transfer.js';
 import type { ModelState, PayloadFormat } from './payload.js';
 import { sameVersion, showVersion } from './version.js';
-import { BadValue } from './wire-types.js';
 
 // Of an element, in size (docs/protocol.md#connections-and-limits).
 const LARGEST = 1e30;
@@ -101,12 +100,7 @@ export class Receiver {
   }
 
   #decoded(): ModelState {
-    let state: ModelState;
-    try {
-      state = this.format.decode(this.#payload);
-    } catch (error) {
-      throw error instanceof BadValue ? new Damaged(error.message) : error;
-    }
+    const state = this.format.decode(this.#payload);
     // NaN fails the comparison, too.
     if (!state.parameters.every((value) => Math.abs(value) <= LARGEST))
       throw new Damaged('a parameter is out of range');

@@ -101,7 +101,7 @@ export class Session {
     const delta = chosen(response.deltaWireType, this.identity.deltaWireTypes);
     const parameters = chosen(response.parameterWireType, this.identity.parameterWireTypes);
     if (response.settings === undefined) throw new Misbehaved('the server sent no settings of the run');
-    if (chunkBytes > LARGEST_CHUNK || chunkBytes < Math.max(delta.unitBytes, parameters.unitBytes)) {
+    if (chunkBytes > LARGEST_CHUNK || chunkBytes < Math.max(delta.elementBytes, parameters.elementBytes)) {
       throw new Misbehaved(`the server wants chunks of ${chunkBytes} bytes`);
     }
     if (this.#joined?.incarnation !== incarnation) this.held = undefined;

@@ -3,7 +3,7 @@
 import { canonicalText, Layout, type Tensor } from './layout.js';
 import type { ModelState } from './payload.js';
 
-/** Ranges begin at multiples of this, so that no block of INT8_BLOCK is cut. */
+/** Ranges begin at multiples of this, so that no block of INT4_BLOCK or SPARSE_BLOCK is cut. */
 const ALIGNMENT = 256;
 
 /** Shard `index` of `count`; 0 is the primary, and 0 of 1 is a server that holds the whole model. */

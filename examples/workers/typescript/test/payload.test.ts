@@ -49,7 +49,7 @@ function footer(payload: Uint8Array, chunkCount: number): { byteCount: bigint; c
 }
 
 test('chunks follow each other, are no larger than asked for, and end at borders', () => {
-  for (const name of ['float32', 'int8_block'] as const) {
+  for (const name of ['float32', 'bfloat16'] as const) {
     const format = new PayloadFormat(LAYOUT, codecOf(name));
     for (const chunkBytes of [260, 261, 300, 1000, 1 << 20]) {
       let at = 0;
@@ -64,12 +64,13 @@ test('chunks follow each other, are no larger than asked for, and end at borders
   assert.deepEqual(new PayloadFormat(new Layout([]), codecOf('float32')).chunks(1024), []);
 });
 
-test('borders lie between elements, and of int8 blocks between blocks', () => {
-  const blocks = new PayloadFormat(LAYOUT, codecOf('int8_block'));
-  // 600 elements: two blocks of 260 bytes and one of 92; then 3 int64, then 5 bools.
-  assert.equal(blocks.byteCount, 612 + 24 + 5);
-  const borders = Array.from({ length: blocks.byteCount + 1 }, (_, i) => i).filter((i) => blocks.isBorder(i));
-  assert.deepEqual(borders, [0, 260, 520, 612, 620, 628, 636, 637, 638, 639, 640, 641]);
+test('borders lie between elements', () => {
+  const halves = new PayloadFormat(LAYOUT, codecOf('bfloat16'));
+  // 600 elements of 2 bytes; then 3 int64, then 5 bools.
+  assert.equal(halves.byteCount, 1200 + 24 + 5);
+  const borders = Array.from({ length: halves.byteCount + 1 }, (_, i) => i).filter((i) => halves.isBorder(i));
+  const parameters = Array.from({ length: 600 }, (_, i) => 2 * i);
+  assert.deepEqual(borders, [...parameters, 1200, 1208, 1216, 1224, 1225, 1226, 1227, 1228, 1229]);
 });
 
 test('a payload that arrives whole is the state that was sent', () => {
@@ -130,7 +131,7 @@ test('parameters of another layout, size, wire type or version are refused', () 
   for (const changed of [
     { layoutDigest: new Uint8Array(32) },
     { byteCount: 4n },
-    { wireType: codecOf('float16').wireType },
+    { wireType: codecOf('bfloat16').wireType },
     { offset: 4n },
     { version: undefined },
   ]) {

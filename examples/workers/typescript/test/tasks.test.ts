@@ -90,9 +90,9 @@ test('a gradient that is not finite makes no delta', () => {
 });
 
 test('wire types that are not spoken are left out of the offer', () => {
-  const text = JSON.stringify({ layout: [], delta_wire_types: ['zstd', 'float16'], parameter_wire_types: ['zstd'] });
+  const text = JSON.stringify({ layout: [], delta_wire_types: ['zstd', 'bfloat16'], parameter_wire_types: ['zstd'] });
   const { deltaWireTypes, parameterWireTypes } = readConformance(text, 'task.json');
-  assert.deepEqual([deltaWireTypes, parameterWireTypes], [['float16'], []]);
+  assert.deepEqual([deltaWireTypes, parameterWireTypes], [['bfloat16'], []]);
 });
 
 test('flags beat the environment, and what cannot be used is refused with the fix', () => {

@@ -15,7 +15,3 @@ export function vectors<Case>(file: string): Case[] {
 export function float(bits: number): number {
   return new Float32Array(Uint32Array.of(bits).buffer)[0];
 }
-
-export function bitsOf(value: number): number {
-  return new Uint32Array(Float32Array.of(value).buffer)[0];
-}
