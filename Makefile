@@ -5,11 +5,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
-WORKERS ?= 4
 TORCH ?= torch torchvision
 TORCH_CPU ?=
-MINUTES ?= 10
 JOBS ?= 2
+# Every mark of tests/conftest.py.
+ALL = long or browser or buf or containers or hosts or package or printed or systemd
 
 BIN = $(VENV)/bin
 # What is installed: for training alone, or with the tools of development.
@@ -25,10 +25,8 @@ PEERS = $(VENV)/peers
 DOCS = $(VENV)/docs
 HELM = $(VENV)/helm
 ENGINES = $(VENV)/engines
-BUF = npx --yes @bufbuild/buf@1.75.0
-PROTO ?= proto
 
-.PHONY: train test check docs proto proto-lint proto-baseline settings vendor bench bench-against bench-floor bench-picture bench-overlap bench-durability bench-telemetry bench-simulated bench-shards bench-large bench-time goodput compare soak reproduce test-package test-containers test-hosts test-systemd test-docs test-browser test-faults test-kills test-shards test-convergence test-conformance test-sinks test-examples test-helm test-engines engines test-long fuzz wheels install test-hostile
+.PHONY: train test test-all check install docs proto settings bench vendor wheels clean
 
 comma = ,
 # Run a command as a named step, and say how long it took. Not for what must get make's signals, as the shell would.
@@ -39,15 +37,19 @@ train: $(TRAINING)
 	$(BIN)/gemps train --workers 4 $(ARGS)
 	@echo "== train: $$(($$(date +%s) - $$(cat $(VENV)/.began))) s"
 
-# Tests that `make test` skips, so that it stays short: further cases, trainings, examples and tutorials to their end,
-# kills at random, large models.
-test-long: $(INSTALLED)
-	GEMPS_TEST_LONG=1 $(BIN)/python -m pytest -m long $(ARGS)
-
 # A file's tests stay in one process; many of them mostly wait for processes they started. tests/conftest.py
 # has their order.
 test: $(INSTALLED) $(HELM)/.installed
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# What `make test` leaves out, too: hours. What a test needs must be there, or the test is skipped (CONTRIBUTING.md has a
+# table). ARGS="-m containers" runs those of one mark, and GEMPS_TEST_FULL=1 all in their full form.
+test-all: $(INSTALLED) $(HELM)/.installed $(PEERS)/.installed $(ENGINES)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group sinks --group fuzz
+	-cd tests/web && npm ci --ignore-scripts --no-audit --no-fund
+	PATH="$(abspath $(ENGINES)/bin):$(abspath $(BIN)):$$PATH" PYTHONPATH=$(CURDIR) \
+	    $(ENGINES)/bin/python -m pytest -m engines $(ARGS) tests/engines
+	$(BIN)/python -m pytest -m "$(ALL)" $(ARGS)
 
 # What CI runs: linter, formatter, types, protos, tests, a short training, several hosts and containers where a machine can.
 check:
@@ -60,15 +62,6 @@ docs: $(DOCS)/.installed
 
 proto: $(INSTALLED)
 	$(BIN)/python proto/generate.py
-
-# The protos' style, and that nothing is broken that proto/baseline.txtpb has promised. Needs Node.js.
-proto-lint:
-	$(BUF) lint $(PROTO)
-	$(BUF) breaking $(PROTO) --against proto/baseline.txtpb
-
-# Promise what the protos say now: with a release, or with a change that is known to break workers.
-proto-baseline:
-	cd proto && $(BUF) build . --path gemps --exclude-source-info --output baseline.txtpb
 
 settings: $(INSTALLED)
 	$(BIN)/python docs/generate_settings.py
@@ -87,145 +80,6 @@ vendor:
 bench: $(INSTALLED) $(PEERS)/.installed
 	$(BIN)/python -m benchmarks.bench $(ARGS)
 
-# Commits a second of this checkout and of another revision, in turn: make bench-against REV=HEAD~1 (docs/benchmarks.md).
-bench-against: $(INSTALLED)
-	$(BIN)/python -m benchmarks.against --revision $(or $(REV),$(error name the other revision: make $@ REV=HEAD~1)) $(ARGS)
-
-# The least processor time a commit could take, part by part, beside gemps and its peers: ten minutes (docs/benchmarks.md).
-bench-floor: $(INSTALLED) $(PEERS)/.installed
-	$(BIN)/python -m benchmarks.floor $(ARGS)
-
-# The README's picture, from the last `make bench`.
-bench-picture: $(INSTALLED)
-	$(BIN)/python -m benchmarks.bench_picture $(ARGS)
-
-# What --overlap brings in time a step, and what it costs in learning: a quarter of an hour (docs/benchmarks.md).
-bench-overlap: $(INSTALLED)
-	$(BIN)/python -m benchmarks.overlap $(ARGS)
-
-# What --durability, --record and TLS cost, on the disk of the folder for temporary files (ARGS="--directory FOLDER": another).
-bench-durability: $(INSTALLED)
-	$(BIN)/python -m benchmarks.durability $(ARGS)
-
-# Simulated commits/s against those of real workers behind a slow link, as root: six minutes (docs/simulation.md).
-bench-simulated: $(INSTALLED)
-	$(BIN)/python -m benchmarks.simulated_rate $(ARGS)
-
-# Commits/s of several shards against one server; the second part limits each server to a share of a core, as root.
-bench-shards: $(INSTALLED)
-	$(BIN)/python -m benchmarks.shards $(ARGS)
-
-# A model of 1 000 million parameters on four servers within 24 GB; 25 GB of disk; as root.
-bench-large: $(INSTALLED)
-	$(BIN)/python -m benchmarks.large_model $(ARGS)
-
-# Seconds until a model is good, beside DDP, in five worlds, as root: hours (docs/time-to-loss.md).
-bench-time: $(INSTALLED) $(PEERS)/.installed
-	$(BIN)/python -m benchmarks.time_to_loss $(ARGS)
-
-# Share of the failure-free commits that is kept when workers and server fail, beside DDP, as root: an hour.
-goodput: $(INSTALLED)
-	$(BIN)/python -m benchmarks.time_to_loss.goodput $(ARGS)
-
-# What --telemetry costs in processor time a commit, with 32 workers: two minutes.
-bench-telemetry: $(INSTALLED)
-	$(BIN)/python -m benchmarks.telemetry $(ARGS)
-
-# GEM against DOWNPOUR with 32 workers, in both serving orders.
-compare: $(INSTALLED)
-	$(BIN)/python -m benchmarks.compare_rules $(ARGS)
-
-# 32 workers by hand under one shared budget of 200 000 commits: fairness, exit codes, the server's memory.
-soak: $(INSTALLED)
-	$(BIN)/python -m benchmarks.many_workers $(ARGS)
-
-# The paper's figures, with verdicts: a quarter of an hour on two slow cores (without --quick: hours), and docs/reproduction.md.
-reproduce: $(INSTALLED)
-	$(BIN)/gemps reproduce all --quick $(ARGS)
-	$(BIN)/python docs/generate_reproduction.py --from runs/reproduction
-
-# The wheel, in another virtual environment, without PyTorch, outside the checkout.
-test-package: $(INSTALLED)
-	GEMPS_TEST_PACKAGE=1 $(BIN)/python -m pytest tests/package $(ARGS)
-
-# Images, a run of WORKERS workers under compose, crashes, a partition, a user's script. Needs Docker with Compose.
-test-containers: $(INSTALLED) $(HELM)/.installed
-	GEMPS_TEST_CONTAINERS=1 GEMPS_TEST_LONG=1 WORKERS=$(WORKERS) TORCH="$(TORCH)" $(BIN)/python -m pytest tests/containers $(ARGS)
-
-# Server and workers on hosts with different addresses, also with a partition of a bad network: network namespaces,
-# made by the scripts in the folder GEMPS_NETLAB.
-test-hosts: $(INSTALLED)
-	GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/hosts tests/faults/test_bad_network.py $(ARGS)
-
-# The units of deploy/systemd under a real systemd, in containers (`make test-containers` builds the images).
-test-systemd: $(INSTALLED)
-	GEMPS_TEST_SYSTEMD=1 $(BIN)/python -m pytest tests/hosts/test_systemd.py $(ARGS)
-
-# Every command of README.md and docs/deploy.md, as printed, on clean containers. Takes half an hour and 30 GB.
-test-docs: $(INSTALLED)
-	GEMPS_TEST_DOCS=1 GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/docs $(ARGS)
-
-# The dashboard in a real browser, beside a real training. Needs Node.js, and Chromium: apt-get install chromium.
-# GEMPS_TEST_SCREENSHOTS=FOLDER keeps what it looks like.
-test-browser: $(INSTALLED)
-	cd tests/web && npm ci --ignore-scripts --no-audit --no-fund
-	GEMPS_TEST_BROWSER=1 $(BIN)/python -m pytest tests/web/test_browser.py $(ARGS)
-
-# What is lost, applied twice or refused when processes, disks, networks and clients fail: each fault as often as
-# docs/reliability.md says. With GEMPS_NETLAB set the partition too.
-test-faults: $(INSTALLED)
-	GEMPS_TEST_FAULTS=1 GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/faults $(ARGS)
-
-# What strangers and broken peers at every port do to an honest worker's commits/s and latency, to health checks, and to
-# the server's memory and log: one table, half an hour. GEMPS_TEST_HOSTILE_TABLE=FILE also writes it to a file.
-test-hostile: $(INSTALLED)
-	GEMPS_TEST_HOSTILE=1 $(BIN)/python -m pytest tests/hostile $(ARGS)
-
-# Workers that are killed every 30 s while they train digits, MINUTES for each of three seeds.
-test-kills: $(INSTALLED)
-	GEMPS_TEST_KILLS=$(MINUTES) GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/faults/test_worker_kills.py $(ARGS)
-
-# Shards that are killed 100 times under load, at each level of durability; workers, too. Connections to one, two and three
-# shards that are cut at random, for a minute over each transport.
-test-shards: $(INSTALLED)
-	GEMPS_SHARD_KILLS=100 GEMPS_CUT_SECONDS=60 GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/shards/test_kills.py tests/shards/test_cuts.py $(ARGS)
-
-# Every pair of wire types on digits, with 30 workers and three seeds: final training loss against float32's.
-test-convergence: $(INSTALLED)
-	GEMPS_TEST_CONVERGENCE=1 GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/worker/test_convergence.py $(ARGS)
-
-# The Python worker in every scenario of the conformance kit; `make test` plays those that its library is for.
-test-conformance: $(INSTALLED)
-	GEMPS_TEST_CONFORMANCE=1 GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/conformance $(ARGS)
-
-# A coverage-guided fuzzer (atheris) on the server's handlers; takes minutes. ARGS="-runs=N -seed=N": its options.
-fuzz: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group fuzz
-	$(BIN)/python -m tests.faults.fuzz_decoder -runs=1000000 -seed=1 -max_len=4000 $(ARGS)
-
-# The sinks of W&B and MLflow, against what these keep on this machine.
-test-sinks: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group sinks
-	$(BIN)/python -m pytest tests/cli/test_sinks.py $(ARGS)
-
-# The workers in other languages; what they need (Node.js 20, CMake, grpc++) must be there, where make test would skip them.
-test-examples: $(INSTALLED)
-	GEMPS_TEST_EXAMPLES=1 GEMPS_TEST_LONG=1 $(BIN)/python -m pytest tests/examples $(ARGS)
-
-# The chart of deploy/helm: linted, rendered, validated. `make test` does that, too, where the tools can be had.
-test-helm: $(INSTALLED) $(HELM)/.installed
-	GEMPS_TEST_HELM=$(HELM) $(BIN)/python -m pytest tests/helm $(ARGS)
-
-# `gemps launch` on real engines, which are installed first; those that cannot be had are skipped.
-test-engines: engines
-	PATH="$(abspath $(ENGINES)/bin):$(abspath $(BIN)):$$PATH" PYTHONPATH=$(CURDIR) GEMPS_TEST_ENGINES=1 GEMPS_TEST_LONG=1 \
-	    $(ENGINES)/bin/python -m pytest tests/engines $(ARGS)
-
-engines: $(INSTALLED) $(ENGINES)/.installed
-	-{ command -v slurmctld && command -v java; } > /dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && \
-	    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends munge slurm-client slurmctld slurmd \
-	    openjdk-17-jre-headless; }
-
 # For images that are built where no package index can be reached: docker/wheels/README.md.
 wheels: $(INSTALLED)
 	$(BIN)/python docker/requirements.py server worker --without torch torchvision > $(VENV)/requirements.txt
@@ -234,6 +88,11 @@ wheels: $(INSTALLED)
 	$(BIN)/python -m pip download --quiet --dest docker/wheels --only-binary :all: $(TORCH)
 
 install: $(INSTALLED)
+
+# What was built, generated or kept for a next time. The environment, runs and data sets stay.
+clean:
+	rm -rf build dist site .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis *.egg-info
+	find . -path ./$(VENV) -prune -o \( -name __pycache__ -o -name node_modules \) -prune -exec rm -rf {} +
 
 # Ray and Flower ask for other versions than gemps has: another environment, with gemps' PyTorch. Where
 # they cannot be had, `make bench` continues without them, and says so.

@@ -1,6 +1,6 @@
 """What all tests need to be the same everywhere, and the figures that some of them find."""
 
-import os
+import re
 import signal
 from collections import Counter
 from typing import Any
@@ -9,6 +9,7 @@ import hypothesis  # noqa: F401 - or its plugin imports it at a run's end, where
 import pytest
 
 from tests.figures import Figures
+from tests.forms import FULL, MARKS
 
 # A job in a shell's background ignores SIGINT and hands that down to every process it starts; the tests interrupt
 # processes, and those must see it.
@@ -16,17 +17,28 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIGURES = pytest.StashKey[Figures]()
+# Whatever uses one of these fixtures has its mark.
+FIXTURES = {"hosts": "hosts", "images": "containers", "slurm": "engines", "spark": "engines", "context": "engines"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[FIGURES] = Figures()
+    for mark, why in MARKS.items():
+        config.addinivalue_line("markers", f"{mark}: left out unless it is asked for, because {why}")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not os.environ.get("GEMPS_TEST_LONG"):
-        for item in items:
-            if item.get_closest_marker("long"):
-                item.add_marker(pytest.mark.skip(reason="takes long: run `make test-long`"))
+    asked_for = set(re.findall(r"\w+", config.option.markexpr))
+    if FULL:
+        asked_for.add("long")
+    for item in items:
+        for fixture in FIXTURES.keys() & getattr(item, "fixturenames", ()):
+            item.add_marker(FIXTURES[fixture])
+        marks = [mark for mark in MARKS if item.get_closest_marker(mark)]
+        wanted = [mark for mark in marks if mark != "long"] or marks
+        if wanted and asked_for.isdisjoint(wanted):
+            item.add_marker(pytest.mark.skip(reason=f"{MARKS[wanted[0]]}: run `python -m pytest -m {wanted[0]}`"))
     _order(config, items)
 
 

@@ -262,7 +262,7 @@ def test_variables_of_others_and_our_own_are_not_told() -> None:
     """Those that Kubernetes makes of a service's name, those of compose, of tests, and those that scripts read."""
     others = ["GEMPS_PORT", "GEMPS_PORT_50051_TCP_ADDR", "GEMPS_SERVICE_HOST", "GEMPS_SERVICE_PORT", "GEMPS_ADDRESS"]
     ours = ["GEMPS_SERVER", "GEMPS_WORKERS", "GEMPS_WORKER_INDEX", "GEMPS_CONFIG", "GEMPS_CLIENT_TLS_CA", "GEMPS_ETA"]
-    assert misspelt([*others, *ours, "GEMPS_TEST_FAULTS", "GEMPS_NETLAB", "GEMPS_ENGINE", "PATH"]) == {}
+    assert misspelt([*others, *ours, "GEMPS_TEST_FULL", "GEMPS_NETLAB", "GEMPS_ENGINE", "PATH"]) == {}
 
 
 def test_an_operator_ends_a_run_and_has_checkpoints_written(tmp_path: Path) -> None:

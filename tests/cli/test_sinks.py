@@ -136,7 +136,7 @@ def records_of_wandb(content: bytes) -> Iterator[bytes]:
             whole = b""
 
 
-@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed: make test-sinks")
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs `pip install --group sinks`")
 def test_wandb_keeps_the_curves_offline(tmp_path: Path) -> None:
     run_offline("wandb", tmp_path, WANDB_MODE="offline")
     from wandb.proto import wandb_internal_pb2
@@ -157,7 +157,7 @@ def test_wandb_keeps_the_curves_offline(tmp_path: Path) -> None:
     assert config["server"] == SETTINGS["server"]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="mlflow is not installed: make test-sinks")
+@pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="needs `pip install --group sinks`")
 def test_mlflow_keeps_the_curves_in_its_file(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     run_offline("mlflow", tmp_path, MLFLOW_TRACKING_URI=uri)

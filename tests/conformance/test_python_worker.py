@@ -1,6 +1,5 @@
 """The Python worker as a candidate."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -8,9 +7,10 @@ from gem_conformance import SCENARIOS, play_scenarios
 
 from tests.conformance.preloaded import preloaded
 from tests.conformance.puppet import explain
+from tests.forms import FULL
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples/workers/python/conformance.py"
-# What the library behind the Python worker does by itself, and its tensors; `make test-conformance` plays them all. One
+# What the library behind the Python worker does by itself, and its tensors; the full form plays them all. One
 # more, restart, is played by a process that is started as people start it.
 OF_PYTHON = (
     "pull-resumed", "bad-parameters", "wrong-digest", "local-steps", "torn-commit", "dropped-reply", "torn-reply",
@@ -20,11 +20,10 @@ OF_PYTHON = (
     "empty-payload", "many-tensors", "shards-first", "shards-eta", "shards-int4", "shards-retry-info", "shards-expired",
     "shards-torn-piece", "shards-dropped-reply",
 )  # fmt: skip
-ALL_OF_PYTHON = bool(os.environ.get("GEMPS_TEST_CONFORMANCE"))
 
 
 def test_python_worker_passes(tmp_path: Path) -> None:
-    names = SCENARIOS if ALL_OF_PYTHON else OF_PYTHON
+    names = SCENARIOS if FULL else OF_PYTHON
     with preloaded(SCRIPT, tmp_path) as command:
         outcomes = play_scenarios([SCENARIOS[name] for name in names], command, jobs=3)
     assert explain(outcomes) == []

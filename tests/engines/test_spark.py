@@ -31,8 +31,6 @@ Workers = dict[str, dict[str, Any]]
 
 
 def skip_without_spark() -> None:
-    if not os.environ.get("GEMPS_TEST_ENGINES"):
-        pytest.skip("takes minutes: run `make test-engines`")
     if reason := why_not():
         pytest.skip(reason)
 
@@ -256,6 +254,7 @@ def test_a_dead_server_without_data_ends_the_job(context: Callable[..., Any]) ->
 @pytest.mark.parametrize(
     ("code", "said"), [(3, "sys.exit(3)' ended with exit code 3"), (2, "workers [0] ended with exit code 2")]
 )
+@pytest.mark.engines
 def test_a_command_that_fails_fails_the_launch(code: int, said: str) -> None:
     skip_without_spark()
     launch = ("launch", "spark", "--master", "local[1]", "--conf", "spark.driver.host=127.0.0.1", "--workers", "1")

@@ -5,7 +5,6 @@ writes a line with `accuracy NUMBER` at its end.
 """
 
 import json
-import os
 import re
 import shutil
 import socket
@@ -18,17 +17,15 @@ from typing import NoReturn
 import pytest
 
 from tests.cli.processes import CLEAN, PATIENCE, command, gemps, started, wait_for
+from tests.forms import FULL
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Set: whoever wants these tests has the tools, so a missing one is a failure and no reason to skip.
-FORCED = bool(os.environ.get("GEMPS_TEST_EXAMPLES"))
-
 
 def missing(what: str) -> NoReturn:
-    """The machine has not what an example needs."""
-    if FORCED:
-        pytest.fail(f"GEMPS_TEST_EXAMPLES is set, and {what}")
+    """Skip a test because this machine lacks what an example needs; in the full form that is a failure."""
+    if FULL:
+        pytest.fail(f"GEMPS_TEST_FULL is set, and {what}")
     pytest.skip(what)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from gem_cli.setting_keys import nested
 
+from tests.forms import FULL
 from tests.server_settings import keys
 from tests.waiting import eventually_async
 from tests.wire import serve_process
@@ -28,10 +29,7 @@ MODELS_AND_TRANSPORTS = [
 ]
 
 TRANSPORTS = ("gRPC", "lane", "lane with TLS")
-# The full suite (make test-faults) tries everything, often; the quick one, less often.
-FULL = bool(os.environ.get("GEMPS_TEST_FAULTS"))
-
-# The full suite tries each of these over all transports, the quick one each over one.
+# The full form tries each of these over all transports, the quick one each over one.
 EACH_OVER_TRANSPORTS = [
     pytest.param(*one.values, transport, id=f"{one.id}-{transport}", marks=one.marks)
     for number, one in enumerate(MODELS_AND_TRANSPORTS)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.containers.history import history
-from tests.faults.processes import FULL
 from tests.figures import Figures
+from tests.forms import FULL
 from tests.hosts.cluster import SERVER_ADDRESS, Cluster, Program
 from tests.hosts.run import Watch
 from tests.hosts.test_partition import FINISH

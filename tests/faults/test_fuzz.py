@@ -318,7 +318,7 @@ async def test_fuzzed_requests_change_nothing(tmp_path: Path, figures: Figures) 
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not installed: make fuzz does, and runs this")
+@pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not installed: run `pip install --group fuzz`")
 def test_inputs_that_reach_ever_more_code_change_nothing(tmp_path: Path, figures: Figures) -> None:
     """The fuzzer ends with an error at the first input that the server does not take as it should."""
     runs = count(5_000, 1_000_000)

@@ -11,8 +11,8 @@ import pytest
 from gem_server.durability import log_format, recovery
 from gem_server.errors import StartupError
 
-from tests.faults.processes import FULL
 from tests.figures import Figures
+from tests.forms import FULL
 from tests.wire.model import Model, Tensor
 from tests.wire.serving import Serving
 

@@ -12,8 +12,9 @@ from gemps.v1 import status_pb2
 
 from tests.cli.processes import CLEAN, command
 from tests.faults import light_worker
-from tests.faults.processes import FULL, count, kill, start
+from tests.faults.processes import count, kill, start
 from tests.figures import Figures
+from tests.forms import FULL
 from tests.waiting import eventually_async
 from tests.wire.processes import ServerProcess
 

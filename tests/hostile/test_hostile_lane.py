@@ -3,8 +3,9 @@
 import pytest
 
 from tests.figures import Figures
+from tests.forms import FULL
 from tests.hostile.attacks import Attack, cases
-from tests.hostile.harness import FULL, Measure, Measured, judge
+from tests.hostile.harness import Measure, Measured, judge
 from tests.hostile.lane import ATTACKS, HELLO_SECONDS, LATE, MUTATED_FRAMES, STRANGER_KIB, STRANGERS
 from tests.hostile.lane_frames import SPECIFIED, legal
 

@@ -2,8 +2,9 @@
 
 import pytest
 
+from tests.forms import FULL
 from tests.hostile.attacks import Attack, cases
-from tests.hostile.harness import FULL, Measure, judge
+from tests.hostile.harness import Measure, judge
 from tests.hostile.shared_memory import ATTACKS
 
 

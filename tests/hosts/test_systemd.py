@@ -1,6 +1,6 @@
 """The units of deploy/systemd under a real systemd: they start, survive kill -9, stop well, and know when to stay down.
 
-Long, and it needs an engine and both images: GEMPS_TEST_SYSTEMD=1 after `docker compose build`.
+It needs an engine and both images: `python -m pytest -m systemd` after `docker compose build`.
 """
 
 import json
@@ -19,6 +19,8 @@ from tests.docs.blocks import blocks_of
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.systemd
+
 IMAGE = "gemps-hosts-machine"
 PATIENCE = 180.0  # seconds; nothing is measured by it
 BEYOND_RESTART_SECONDS = 12.0  # longer than RestartSec=10 of the worker
@@ -84,8 +86,6 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if os.environ.get("GEMPS_TEST_SYSTEMD") != "1":
-        pytest.skip("boots systemd in a container: set GEMPS_TEST_SYSTEMD=1")
     images = {role: os.environ.get(f"{role.upper()}_IMAGE", f"gemps-{role}") for role in ("server", "worker")}
     inspect = ["docker", "image", "inspect", *images.values()]
     if shutil.which("docker") is None or subprocess.run(inspect, capture_output=True).returncode:

@@ -1,10 +1,9 @@
 """The wheel in virtual environments of its own, outside the checkout: without extras, and as a server.
 
-Run by `make test-package`.
+`python -m pytest -m package` runs it.
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -47,9 +46,7 @@ with Client(sys.argv[1], worker_name="numpy", layout=layout) as client:
 print(steps, parameters.max() < 1)
 """
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("GEMPS_TEST_PACKAGE") != "1", reason="installs packages from an index: run `make test-package`"
-)
+pytestmark = pytest.mark.package
 
 
 @pytest.fixture(scope="module")

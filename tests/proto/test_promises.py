@@ -1,9 +1,8 @@
-"""`make proto-lint` holds the protos to what proto/baseline.txtpb has promised (docs/protocol.md, "What may change").
+"""proto/judge.sh holds the protos to what proto/baseline.txtpb has promised (docs/protocol.md, "What may change").
 
-Needs Node.js and the npm registry, so it runs where .ci/run has lent it both: GEMPS_TEST_BUF=1.
+It needs Node.js and the npm registry: `python -m pytest -m buf`.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -13,17 +12,17 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.skipif(not os.environ.get("GEMPS_TEST_BUF"), reason="runs buf: set GEMPS_TEST_BUF=1")
+pytestmark = pytest.mark.buf
 
 
 def judged(folder: Path, file: str, before: str, after: str) -> subprocess.CompletedProcess[str]:
-    """What `make proto-lint` says of the protos with one change."""
+    """What proto/judge.sh says of the protos with one change."""
     changed = shutil.copytree(ROOT / "proto", folder / "proto")
     path = changed / "gemps/v1" / file
     text = path.read_text(encoding="utf-8")
     assert text.count(before) == 1
     path.write_text(text.replace(before, after), encoding="utf-8")
-    command = ["make", "--no-print-directory", "proto-lint", f"PROTO={changed}"]
+    command = ["proto/judge.sh", str(changed)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -1,10 +1,9 @@
 """Connections between workers and shards are cut, at every step: each commit counts once, and no worker ends.
 
 Under rule downpour with deltas of 1 each element of theta is the number of commits, clock - 1.
-GEMPS_CUT_SECONDS: how long each training under random cuts takes (`make test-shards`: 60).
+In the full form (GEMPS_TEST_FULL=1) each training under random cuts takes a minute.
 """
 
-import os
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -23,11 +22,12 @@ from gem_core.shards import Shard
 from gem_core.wire_types import WireType
 from tests.client.cutting_proxy import Direction
 from tests.figures import Figures
+from tests.forms import FULL
 from tests.shards.behind_proxies import TRANSPORTS, BehindProxies, behind_proxies
 from tests.shards.group import Worker
 from tests.waiting import eventually
 
-SECONDS = float(os.environ.get("GEMPS_CUT_SECONDS", "10"))
+SECONDS = 60.0 if FULL else 10.0
 WORKERS = 3
 # A third is more than the 64 KiB that travel without `proceed`, so a commit has all steps.
 MODEL = Layout([TensorSpec("counts", (60_000,), ElementType.FLOAT32, TensorKind.PARAMETER)])

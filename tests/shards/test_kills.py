@@ -1,10 +1,9 @@
 """Shards and workers are killed under load: no commit is on some shards only, none that was acknowledged is lost.
 
-GEMPS_SHARD_KILLS: how many kills (`make test-shards`: 100 of shards at each level, 100 of workers).
+In the full form (GEMPS_TEST_FULL=1) there are 100 kills of shards at each level, and 100 of workers.
 """
 
 import multiprocessing
-import os
 import random
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from gem_server.durability import recovery
 from gem_worker.client import ClientSettings, Observer
 
+from tests.forms import FULL
 from tests.shards.processes import (
     DEADLINE_SECONDS,
     LONGEST_PAUSE_SECONDS,
@@ -26,7 +26,7 @@ from tests.shards.processes import (
 )
 from tests.waiting import eventually
 
-KILLS = int(os.environ.get("GEMPS_SHARD_KILLS", "1"))
+KILLS = 100 if FULL else 1
 SHARDS = 3
 
 

@@ -17,7 +17,7 @@ def missing() -> str:
     if chromium() is None:
         return "there is no Chromium here: apt-get install chromium"
     if not (HERE / "node_modules").is_dir():
-        return "make test-browser installs what is missing here: tests/web/node_modules"
+        return "tests/web/node_modules is missing: `npm ci` in tests/web installs it"
     return ""
 
 

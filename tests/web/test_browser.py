@@ -1,4 +1,4 @@
-"""The dashboard in a real browser, beside a real training (`make test-browser`).
+"""The dashboard in a real browser, beside a real training (`pytest -m browser`).
 
 One training of four workers, looked at by one Chromium; the tests are in the order of its life. What it looks like is
 kept in the folder GEMPS_TEST_SCREENSHOTS, or in the one for temporary files.
@@ -23,10 +23,9 @@ from tests.cli.processes import CLEAN, command
 from tests.waiting import eventually
 from tests.web.browser import Browser, missing
 
-WANTED = bool(os.environ.get("GEMPS_TEST_BROWSER"))
 pytestmark = [
-    pytest.mark.skipif(not WANTED, reason="it needs a browser: make test-browser"),
-    pytest.mark.skipif(WANTED and bool(missing()), reason=missing()),
+    pytest.mark.browser,
+    pytest.mark.skipif(bool(missing()), reason=missing()),
 ]
 
 WORKERS = 4

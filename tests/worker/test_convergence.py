@@ -1,6 +1,6 @@
 """Narrow wire types learn as well as float32: 30 workers on digits, in round-robin order.
 
-The full form (`make test-convergence`) trains against a real server, the short one in the simulator, which gives the
+The full form (GEMPS_TEST_FULL=1) trains against a real server, the short one in the simulator, which gives the
 same parameters bit for bit (tests/simulator/test_one_system.py holds it to that, with narrow types). In round-robin
 order a run follows from its seed alone, so a ratio of two final losses is a fixed figure and no lottery. Steps and
 batches are chosen so that the figure can tell: a server that took the rounded parameters for what the worker holds
@@ -9,7 +9,6 @@ and large batches have small gradients early. With that mistake made on purpose,
 steps (three seeds) at 1.50 to 1.61 times float32's loss. Without it ratios are within 0.02 of 1.
 """
 
-import os
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -27,6 +26,7 @@ from safetensors.torch import load_file
 from torch.nn import functional
 
 from tests.figures import Figures
+from tests.forms import FULL
 from tests.worker.serving import PATIENCE, processes_in
 
 WORKERS = 30
@@ -36,7 +36,6 @@ LIMIT = 1.3
 # Of the 2.3 that guessing costs.
 LEARNED = 0.1
 # More seeds and pairs, and a real server; the short form has one pair, of both ways at once.
-FULL = bool(os.environ.get("GEMPS_TEST_CONVERGENCE"))
 STEPS = 300
 SEEDS = (0, 1, 2) if FULL else (1,)
 
