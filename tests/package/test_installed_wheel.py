@@ -183,7 +183,7 @@ def test_a_command_whose_extra_is_missing_says_what_to_install(
 
 def test_base_has_the_command(base: Environment) -> None:
     assert "Run the parameter server" in base.gemps("--help").stdout
-    assert "parameter-int8-block" in base.gemps("conformance", "list").stdout
+    assert "parameter-int4-block" in base.gemps("conformance", "list").stdout
     done = base.gemps("status", "127.0.0.1:9")
     assert done.returncode == 1
     assert done.stderr.startswith("gemps: no answer from a gemps server at 127.0.0.1:9 ")

@@ -13,7 +13,7 @@ from gem_trace.files import map_file
 from gem_trace.format import digest, encode
 from tests.waiting import eventually_async
 from tests.wire.conftest import Serve
-from tests.wire.model import BFLOAT16, INT8_BLOCK, LARGE, SMALL, Model, Values
+from tests.wire.model import BFLOAT16, INT4_BLOCK, LARGE, SMALL, Model, Values
 from tests.wire.pipeline import Pipeline
 from tests.wire.refusals import refused
 from tests.wire.serving import Serving
@@ -137,7 +137,7 @@ async def test_a_trace_without_newer_fields_is_replayed_as_before(
     assert payload(SMALL, replay(old)) == ended
 
 
-@pytest.mark.parametrize("wire_type", [BFLOAT16, INT8_BLOCK])
+@pytest.mark.parametrize("wire_type", [BFLOAT16, INT4_BLOCK])
 async def test_deltas_that_travelled_rounded_are_kept_as_they_were_applied(
     serve: Serve, tmp_path: Path, wire_type: int
 ) -> None:

@@ -139,11 +139,11 @@ def _end_before_the_next_commit(ps: ParameterServer, path: Path) -> None:
 @pytest.mark.parametrize("is_offered", [True, False])
 def test_a_narrow_type_that_does_without_offered_memory_is_told(is_offered: bool, tmp_path: Path) -> None:
     events: list[ClientEvent] = []
-    with session(make("perceptron"), tmp_path / "memory" if is_offered else None, events, delta_wire="int8") as ps:
+    with session(make("perceptron"), tmp_path / "memory" if is_offered else None, events, delta_wire="bfloat16") as ps:
         step(ps, 0)
         assert not ps.shares_memory
     assert [event.kind for event in events] == [EventKind.NOT_SHARED] * is_offered
-    assert all("deltas are int8 and parameters float32" in event.message for event in events)
+    assert all("deltas are bfloat16 and parameters float32" in event.message for event in events)
 
 
 def test_memory_that_is_not_for_this_user_is_passed_by_in_silence(

@@ -15,7 +15,7 @@ from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
 from gem_core.wire_types import BLOCKS, WireType, decode, encode
 from tests.worker.zoo import ZOO, a_batch, make
 
-WIRE_TYPES = [WireType.FLOAT32, WireType.BFLOAT16, WireType.BFLOAT16, WireType.INT8_BLOCK]
+WIRE_TYPES = [WireType.FLOAT32, WireType.BFLOAT16]
 ETA = 0.1
 
 
