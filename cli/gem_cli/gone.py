@@ -83,6 +83,7 @@ KEYS: dict[str, str] = {}
 
 # Commands, without "gemps".
 COMMANDS: dict[str, str] = {
+    "sample": 'gemps evaluate MODEL_FILE --sample 500 --prompt "..." writes text',
     "version": "gemps doctor prints the versions first, and gemps --version that of gemps",
     "merge": "use gemps shards merge",
     "split": "use gemps shards split",

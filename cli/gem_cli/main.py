@@ -17,7 +17,6 @@ from gem_cli.commands.finish import finish
 from gem_cli.commands.launch import launch_app
 from gem_cli.commands.replay import replay
 from gem_cli.commands.reproduce import reproduce
-from gem_cli.commands.sample import sample
 from gem_cli.commands.serve import serve
 from gem_cli.commands.shards import shards_app
 from gem_cli.commands.simulate import simulate
@@ -69,7 +68,7 @@ def _options(
 
 
 for command in (
-    train, serve, work, evaluate, sample, status, checkpoint, finish, replay, simulate,
+    train, serve, work, evaluate, status, checkpoint, finish, replay, simulate,
     reproduce, export_task, certs, doctor,
 ):  # fmt: skip
     app.command(help=help_text(command), cls=CommandWithShortHelp)(command)

@@ -86,14 +86,14 @@ def test_another_text_than_the_runs_is_evaluated_with_a_warning(run: TextRun, tm
 
 
 def test_a_run_writes_text_that_follows_from_prompt_and_seed(run: TextRun) -> None:
-    arguments = ["--prompt", "9 green", "--length", "80", "--temperature", "0.8"]
-    seeded = ["sample", str(run.folder), *arguments, "--seed"]
+    arguments = ["--sample", "80", "--prompt", "9 green", "--temperature", "0.8"]
+    seeded = ["evaluate", str(run.folder), *arguments, "--seed"]
     first, again, other = gemps(*seeded, "1"), gemps_here(*seeded, "1"), gemps_here(*seeded, "2")
     assert first.returncode == 0, first.stderr
     assert first.stdout.startswith("9 green")
     assert len(first.stdout) > 80
     assert first.stdout == again.stdout != other.stdout
-    best = gemps_here("sample", str(run.folder / "best" / "model.safetensors"), "--length", "10")
+    best = gemps_here("evaluate", str(run.folder / "best" / "model.safetensors"), "--sample", "10")
     assert best.returncode == 0, best.stderr
 
 
@@ -142,8 +142,11 @@ def test_wrong_use_is_one_line_with_the_fix(tmp_path: Path) -> None:
         ([*train, "--model", "cnn"], "leave --model out"),
         (["work", "--model", "transformer"], "use --task text"),
         (["simulate", "--steps", "1", "--task", "text", "--heads", "5"], "--width 64 is not divisible by --heads 5"),
-        (["sample", str(tmp_path), "--length", "-1"], "--length -1 is not possible"),
-        (["sample", str(tmp_path), "--temperature", "nan"], "--temperature nan is not possible"),
+        (["evaluate", str(tmp_path), "--sample", "-1"], "--sample -1 is not possible"),
+        (["evaluate", str(tmp_path), "--sample", "9", "--temperature", "nan"], "--temperature nan is not possible"),
+        (["evaluate", str(tmp_path), "--prompt", "x"], "add --sample 500"),
+        (["evaluate", "--server", "127.0.0.1:9", "--sample", "9"], "give a MODEL_FILE"),
+        (["evaluate", str(tmp_path), "--sample", "9", "--adapter", "x"], "leave out --report, --follow and --adapter"),
     ):
         done = gemps_here(*arguments)
         assert done.returncode == USAGE, done.stderr
@@ -155,7 +158,7 @@ def test_wrong_use_is_one_line_with_the_fix(tmp_path: Path) -> None:
 def test_samples_need_a_transformers_checkpoint(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     for says in ("does not exist", "cannot be read as safetensors", "does not hold the model transformer; give a"):
-        done = gemps_here("sample", str(file))
+        done = gemps_here("evaluate", str(file), "--sample", "10")
         assert done.returncode == FAILED
         assert says in done.stderr
         assert done.stderr.count("\n") == 1

@@ -6,7 +6,7 @@ import re
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from gem_worker.client.settings import ClientSettings
@@ -19,9 +19,13 @@ from gem_cli.commands.known import KNOWN
 from gem_cli.errors import USAGE, CommandError, refused
 from gem_cli.extras import require
 from gem_cli.options import Given, OptionGroup, flag, with_options
+from gem_cli.sampling import sample as write_sample
 from gem_cli.status_view import describe_evaluation
 from gem_cli.strict_json import to_json
 from gem_core.regular_files import read_text
+
+if TYPE_CHECKING:
+    from gem_worker.evaluate import EvaluationResult
 
 _TEXT = ("text", "context", "layers", "width", "heads")
 _DATA_AND_MODEL = ("task", "model", "dataset_dir", "image_size", "generated_samples", "generated_classes", *_TEXT)
@@ -31,7 +35,8 @@ _OPTIONS = OptionGroup(WorkerSettings, "Data and model", frozenset(WorkerSetting
 _FOLLOWING = OptionGroup(EvaluatorSettings, "With --follow")
 _COMMON = (
     "server", "credentials", "task", "model", "dataset_dir", "download", "text", "device",
-    "follow", "evaluation_interval", "stop_at_accuracy", "keep_best", "report", "adapter", "as_json",
+    "follow", "evaluation_interval", "stop_at_accuracy", "keep_best", "report", "adapter", "sample", "prompt",
+    "as_json",
 )  # fmt: skip
 
 
@@ -60,6 +65,29 @@ def evaluate(
             help="Evaluate nothing; write the run's PEFT adapter there, for PeftModel.from_pretrained.",
         ),
     ] = None,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            "--sample",
+            metavar="BYTES",
+            help="Evaluate nothing; write this much text with a transformer that was trained on the task text.",
+        ),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="With --sample: text to continue. Default: the beginning of a line."),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            metavar="<number>",
+            help="With --sample: below 1 more probable text, above 1 less, at 0 the most probable. Default: 1.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="<integer>", help="With --sample: another seed gives another text. Default: 0."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object, for programs; with --follow one a line.")
     ] = False,
@@ -77,19 +105,68 @@ def evaluate(
       gemps evaluate --server 127.0.0.1:50051 --follow --keep-best best --stop-at-accuracy 0.98
 
       gemps evaluate state/latest --adapter adapter
+
+      gemps evaluate runs/20260101-120000-text-gem --sample 500 --prompt "The import statement"
     """
-    if model_file is not None and (report or follow or "server" in given.values(WorkerSettings)):
+    _check_source(given, model_file, of_server=report or follow)
+    _check_purpose(given, report=report, follow=follow, adapter=adapter, sample=sample)
+    if sample is None and (prompt, temperature, seed) != (None, None, None):
+        raise CommandError(
+            "--prompt, --temperature and --seed are of the text that is written: add --sample 500", USAGE
+        )
+    if sample is not None:
+        if model_file is None:
+            raise CommandError("--sample writes with the model of a file: give a MODEL_FILE, as runs/FOLDER", USAGE)
+        print(write_sample(model_file, sample, prompt=prompt, temperature=temperature, seed=seed))
+        return
+    of_run = {} if model_file is None or adapter is not None else _run_settings(model_file)
+    settings = _settings(given, model_file, of_run)
+    connection, evaluator = given.load(ClientSettings), given.load(EvaluatorSettings)
+    if model_file is None:
+        check_address(settings.server)
+        check_credentials(connection)
+    check_model(settings.model, settings.task)
+    require("worker", "evaluate", "torch", "safetensors")
+    if adapter is not None:
+        _write_adapter(adapter, model_file, settings.server, connection)
+    elif follow:
+        _follow(settings, evaluator, connection, as_json=as_json)
+    elif model_file is not None:
+        if settings.task == "text":
+            _warn_of_another_text(of_run.get("text"), settings)
+        _evaluate_file(model_file, settings, as_json=as_json)
+    else:
+        _evaluate_server(settings, connection, report=report, as_json=as_json)
+
+
+def _check_source(given: Given, model_file: Path | None, *, of_server: bool) -> None:
+    """Raise CommandError unless the parameters come from one place: a file or a server."""
+    if model_file is not None and (of_server or "server" in given.values(WorkerSettings)):
         raise CommandError("give either a MODEL_FILE or --server (with --report or --follow or not), not both", USAGE)
     if model_file is not None and _ADDRESS.fullmatch(str(model_file)) and not model_file.exists():
         raise CommandError(
             f"there is no file {model_file}: for what a running server holds write --server {model_file}", USAGE
         )
+
+
+def _check_purpose(given: Given, *, report: bool, follow: bool, adapter: Path | None, sample: int | None) -> None:
+    """Raise CommandError for options that do not go together."""
     for name in EvaluatorSettings.model_fields:
         if name in given.values(EvaluatorSettings) and not follow:
             raise CommandError(f"{flag(name)} is for an evaluator that follows a run: add --follow", USAGE)
     if adapter is not None and (report or follow):
         raise CommandError("--adapter writes an adapter and evaluates nothing: leave out --report and --follow", USAGE)
-    of_run = {} if model_file is None or adapter is not None else _run_settings(model_file)
+    if sample is not None and (report or follow or adapter is not None):
+        raise CommandError(
+            "--sample writes text and evaluates nothing: leave out --report, --follow and --adapter", USAGE
+        )
+
+
+def _settings(given: Given, model_file: Path | None, of_run: dict[str, Any]) -> WorkerSettings:
+    """The settings of data and model: those given here, else those of the run that the file belongs to.
+
+    Raises CommandError if they do not say what to evaluate.
+    """
     worker = of_run.get("worker") or {}
     settings = given.load(WorkerSettings, fallback={name: worker[name] for name in _DATA_AND_MODEL if name in worker})
     if model_file is not None and of_run.get("command") and not settings.model_fields_set & {"task", "model"}:
@@ -103,30 +180,31 @@ def evaluate(
         raise CommandError(
             "nothing to evaluate: give a MODEL_FILE, as runs/FOLDER/model.safetensors, or --server HOST:PORT", USAGE
         )
-    connection, evaluator = given.load(ClientSettings), given.load(EvaluatorSettings)
-    if model_file is None:
-        check_address(settings.server)
-        check_credentials(connection)
-    check_model(settings.model, settings.task)
-    require("worker", "evaluate", "torch", "safetensors")
-    if adapter is not None:
-        _write_adapter(adapter, model_file, settings.server, connection)
-        return
-    if model_file is not None and settings.task == "text":
-        _warn_of_another_text(of_run.get("text"), settings)
-    if follow:
-        _follow(settings, evaluator, connection, as_json=as_json)
-        return
-    from gem_worker import ClientError, TaskError, evaluate_checkpoint, evaluate_server
+    return settings
+
+
+def _evaluate_file(model_file: Path, settings: WorkerSettings, *, as_json: bool) -> None:
+    from gem_worker import TaskError, evaluate_checkpoint
 
     try:
-        if model_file is not None:
-            result = evaluate_checkpoint(model_file, settings)
-        else:
-            reporter = socket.gethostname() if report else ""
-            result = evaluate_server(settings.server, settings, report_as=reporter, client_settings=connection)
+        result = evaluate_checkpoint(model_file, settings)
+    except TaskError as error:
+        raise refused(error) from None
+    _print(result, as_json=as_json)
+
+
+def _evaluate_server(settings: WorkerSettings, connection: ClientSettings, *, report: bool, as_json: bool) -> None:
+    from gem_worker import ClientError, TaskError, evaluate_server
+
+    reporter = socket.gethostname() if report else ""
+    try:
+        result = evaluate_server(settings.server, settings, report_as=reporter, client_settings=connection)
     except (ClientError, TaskError) as error:
         raise refused(error) from None
+    _print(result, as_json=as_json)
+
+
+def _print(result: "EvaluationResult", *, as_json: bool) -> None:
     found = dataclasses.asdict(result)
     print(to_json(found) if as_json else describe_evaluation(found))
 
