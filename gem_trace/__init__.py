@@ -1,20 +1,16 @@
 """Traces of runs."""
 
 from gem_trace.format import DamageError, Record, read_records
-from gem_trace.order import Order, OrderError, read_order
 from gem_trace.replay import Replayed, ReplayError, replay
 from gem_trace.writer import TraceError, TraceWriter
 
 __all__ = [
     "DamageError",
-    "Order",
-    "OrderError",
     "Record",
     "ReplayError",
     "Replayed",
     "TraceError",
     "TraceWriter",
-    "read_order",
     "read_records",
     "replay",
 ]

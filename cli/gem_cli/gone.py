@@ -69,6 +69,10 @@ SETTINGS: dict[str, Gone] = {
     "keep_moments": Gone(
         "leave it out; the moments of workers begin at 0 after a restart of the server", (ServerSettings,)
     ),
+    "order_trace": Gone(
+        "gemps replay FILE computes a recorded run again, gemps simulate --follow FILE its gradients, too",
+        (ServerSettings,),
+    ),
     "state_type": Gone(
         "several servers divide the memory; use --shards with gemps train, or --shard with gemps serve",
         (ServerSettings,),

@@ -24,7 +24,7 @@ from gem_server.flow.observer import NoCommitObserver
 from gem_server.flow.pull_service import PullService
 from gem_server.flow.request_queue import FifoQueue, RequestQueue, StrictQueue
 from gem_server.flow.staging_pool import BUFFERS_FOR_THE_SLOW, Purpose, StagingPool
-from gem_server.flow.turns import RankTurns, TraceTurns, Turns
+from gem_server.flow.turns import RankTurns
 from gem_server.lifecycle import (
     DelayedCollection,
     FatalError,
@@ -72,7 +72,6 @@ from gem_server.telemetry.history import Interval
 from gem_server.telemetry.telemetry import Telemetry
 from gem_server.telemetry.time_left import TimeLeft, WorkerProgress
 from gem_server.waiting_notice import PREPARING_KERNELS, WaitingNotice
-from gem_trace import OrderError, read_order
 
 if TYPE_CHECKING:
     from gem_server.web.web_server import WebServer
@@ -137,7 +136,8 @@ class Server:
             SecondaryOrder(monotonic, primary=settings.primary, forgets=forgets) if self.shard.is_secondary else None
         )
         self._ordering = self.primary or self.secondary or CommitOrder()
-        self._turns = None if self.shard.is_secondary else _turns_of(settings, self.sessions.in_turn)
+        takes_turns = settings.order == "round-robin" and not self.shard.is_secondary
+        self._turns = RankTurns(self.sessions.in_turn) if takes_turns else None
         self.queue = (make_queue or self._queue_of_settings)(self.sessions.in_turn, lambda: self.run.started)
         self.staging = StagingPool(settings.limits.staging_buffers, settings.limits.waiting_room, self.queue, monotonic)
         self.evaluations = Evaluations()
@@ -283,8 +283,6 @@ class Server:
                 self.memory.bind(layout)
                 self._layouts.know(layout)
                 self.staging.prepare(layout)
-            if self._turns is not None:
-                self._turns.begin_at(self.central.clock)
             if self.run.commits_before:
                 self._go_on()
             if self._recorder is not None:
@@ -441,8 +439,6 @@ class Server:
     def _queue_of_settings(self, _: object, started: Callable[[], bool]) -> RequestQueue:
         if self._turns is None:
             return FifoQueue(started)
-        if isinstance(self._turns, TraceTurns):
-            return StrictQueue(self._turns, started, lambda: self.run.unreserved)
         return StrictQueue(self._turns, started)
 
     def _open_lane(self) -> int:
@@ -812,24 +808,6 @@ def _copies_to_store(settings: ServerSettings, rule: UpdateRule) -> int:
     logged = LOGGED_COPIES * (rule.kept_vectors + (not rule.sends_parameters))
     cut = rule.kept_vectors if settings.data_dir is not None else 0
     return cut + (logged if settings.durability_level == "commit" else 0)
-
-
-def _turns_of(settings: ServerSettings, live: Callable[[], Sequence[Session]]) -> Turns | None:
-    if settings.order == "round-robin":
-        return RankTurns(live)
-    path = settings.order_trace
-    if path is None:
-        return None
-    try:
-        order = read_order(path)
-    except OrderError as error:
-        raise StartupError(f"--order-trace: {error}") from error
-    if order.workers > settings.min_workers:
-        raise StartupError(
-            f"--order-trace: {path} has turns of {order.workers} workers, and --min-workers is {settings.min_workers}: "
-            f"begin with as many (--min-workers {order.workers}; gemps train: --workers {order.workers})"
-        )
-    return TraceTurns(live, order, str(path))
 
 
 def _usable_cores() -> int:

@@ -249,18 +249,11 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Shards"},
     )
 
-    order: Literal["fifo", "round-robin", "trace"] = Field(
+    order: Literal["fifo", "round-robin"] = Field(
         "fifo",
-        description="In which order requests are served: as they became complete; by rank in turn; or as in the trace "
-        "of --order-trace. The last two are for experiments: with a seed, CPU runs are then bit-reproducible, and a "
-        "worker is waited for when it is its turn.",
-        json_schema_extra={"panel": "Run"},
-    )
-    order_trace: Path | None = Field(
-        None,
-        description="With --order trace: the trace (of --record, or a simulated one) whose pulls and commits say which "
-        "rank is served when. Needs --min-workers of at least its number of workers. When it is over, "
-        "requests are served as they come.",
+        description="In which order requests are served: as they became complete, or by rank in turn. round-robin is "
+        "for experiments: with a seed, CPU runs are then bit-reproducible, and a worker is waited for when it is its "
+        "turn.",
         json_schema_extra={"panel": "Run"},
     )
     min_workers: int = Field(
@@ -268,7 +261,7 @@ class ServerSettings(BaseSettings):
         ge=1,
         description="Workers that must have joined before training starts. It holds for the first start of a run: a "
         "server that resumes one trains on with the first worker that comes, because others may be gone for good. "
-        "With --order round-robin or trace it waits for as many again, for --session-timeout seconds at most.",
+        "With --order round-robin it waits for as many again, for --session-timeout seconds at most.",
         json_schema_extra={"panel": "Run"},
     )
     seed: int = Field(
@@ -416,7 +409,6 @@ class ServerSettings(BaseSettings):
         self._check_rule()
         self._check_eta()
         self._check_shard()
-        self._check_order()
         self._check_durability()
         return self
 
@@ -474,14 +466,6 @@ class ServerSettings(BaseSettings):
                 f"--eta-schedule {self.eta_schedule} ends with the run, which has no budget: add --steps, --epochs or "
                 "--commits, or write the number of commits, for example --eta-schedule cosine:5000"
             )
-
-    def _check_order(self) -> None:
-        if self.order == "trace" and self.order_trace is None:
-            raise ValueError("--order trace needs --order-trace FILE, a trace whose order is to be followed")
-        if self.order != "trace" and self.order_trace is not None:
-            raise ValueError(f"--order-trace needs --order trace, and the order is {self.order}: give both, or neither")
-        if self.record is not None and self.order_trace is not None and _is_same(self.record, self.order_trace):
-            raise ValueError("--record would write into the file of --order-trace: choose another file for one of them")
 
     def _check_durability(self) -> None:
         if self.data_dir is not None:
@@ -548,10 +532,6 @@ def _named(option: str) -> Iterator[None]:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    return one.resolve() == other.resolve()
 
 
 def is_loopback(host: str) -> bool:

@@ -18,7 +18,6 @@ from gem_server.security.tokens import read_tokens
 from gem_server.security.watched_files import UnusableFileError
 
 from gem_trace import TraceError, TraceWriter
-from gem_trace.order import OrderError, read_order
 
 from .builders import layout
 
@@ -90,7 +89,6 @@ def test_in_the_place_of_the_lock(put: Callable[[Path], None], data_dir: Path) -
 def test_in_the_place_of_a_trace(put: Callable[[Path], None], tmp_path: Path) -> None:
     put(tmp_path / "trace")
     is_told(lambda: TraceWriter(tmp_path / "trace"), TraceError)
-    is_told(lambda: read_order(tmp_path / "trace"), OrderError, OSError)
 
 
 def test_in_the_place_of_tokens_certificates_and_shard_credentials(put: Callable[[Path], None], tmp_path: Path) -> None:

@@ -68,29 +68,6 @@ def test_a_recorded_run_without_an_end_is_not_called_the_same(recorded: Path, tm
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "rule",
-    [
-        pytest.param((), id="gem"),
-        pytest.param(("--precondition", "averaged-rms", "--eta", "0.002", "--weight-decay", "5"), id="averaged-rms"),
-    ],
-)
-def test_a_simulated_order_forced_upon_real_processes_gives_the_same_parameters(
-    tmp_path: Path, rule: tuple[str, ...]
-) -> None:
-    simulated_trace, real_trace = str(tmp_path / "simulated.trace"), str(tmp_path / "real.trace")
-    run = ("--workers", "2", "--steps", "12", *rule)
-    times = ("--compute-time", "lognormal:1,0.8", "--slow", "0x3", "--network-time", "0.1")
-    simulated = shown("simulate", *MODEL, *run, *times, "--record", simulated_trace)
-    forced = ("--order", "trace", "--order-trace", simulated_trace)
-    done = gemps("train", *MODEL, *run, *forced, "--record", real_trace, "--run-dir", str(tmp_path / "run"))
-    assert done.returncode == 0, done.stderr
-    real = shown("replay", real_trace)
-    assert real["digest"] == simulated["digest"]
-    assert real["commits"] == simulated["commits"] == 24
-
-
-@pytest.mark.long
 def test_eight_workers_in_turn_train_a_transformer_on_spectral_directions_as_simulated(tmp_path: Path) -> None:
     model = ("--task", "text", "--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--batch-size", "8")
     rule = ("--direction", "spectral", "--precondition", "rms", "--clip-norm", "0.5", "--eta", "0.002")

@@ -19,7 +19,6 @@ class ServingOrder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SERVING_ORDER_UNSPECIFIED: _ClassVar[ServingOrder]
     SERVING_ORDER_FIFO: _ClassVar[ServingOrder]
     SERVING_ORDER_ROUND_ROBIN: _ClassVar[ServingOrder]
-    SERVING_ORDER_TRACE: _ClassVar[ServingOrder]
 
 class EtaSchedule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -34,7 +33,6 @@ RUN_STATE_FINISHED: RunState
 SERVING_ORDER_UNSPECIFIED: ServingOrder
 SERVING_ORDER_FIFO: ServingOrder
 SERVING_ORDER_ROUND_ROBIN: ServingOrder
-SERVING_ORDER_TRACE: ServingOrder
 ETA_SCHEDULE_UNSPECIFIED: EtaSchedule
 ETA_SCHEDULE_CONSTANT: EtaSchedule
 ETA_SCHEDULE_STEP: EtaSchedule

@@ -1,14 +1,13 @@
 """The order of requests and staging buffers."""
 
 import asyncio
-import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from gem_server.flow.requests import AnyRequest, CommitRequest
 from gem_server.flow.staging_pool import BufferLease, Purpose
-from gem_server.flow.turns import Turns
+from gem_server.flow.turns import RankTurns
 from gem_server.state.sessions import Session
 
 
@@ -105,17 +104,12 @@ class StrictQueue(RequestQueue):
     """Serves one request per turn.
 
     Requests outside turns (Initialize, pulls without a session, resumed transfers, sessions that may not commit) go
-    first. A session's requests stay in order. After the last turn, order of arrival.
-
-    `unreserved()`: commits left in the run's budget, if granted by turns.
+    first. A session's requests stay in order.
     """
 
-    def __init__(
-        self, turns: Turns, started: Callable[[], bool], unreserved: Callable[[], float] = lambda: math.inf
-    ) -> None:
+    def __init__(self, turns: RankTurns, started: Callable[[], bool]) -> None:
         super().__init__(started)
         self._turns = turns
-        self._unreserved = unreserved
         self._in_turn: dict[Session, deque[AnyRequest]] = {}
         self._at_once: deque[AnyRequest] = deque()
         self._served: BufferLease | None = None
@@ -154,12 +148,7 @@ class StrictQueue(RequestQueue):
         if self._closed:
             places = self._turns.distances()
             return min(self._in_turn, key=lambda session: places[session])
-        if not self._started():
-            return None
-        session = self._turns.now()
-        if self._turns.over:
-            return min(self._in_turn, key=lambda session: self._in_turn[session][0].enqueued_at)
-        return session
+        return self._turns.now() if self._started() else None
 
     def _first_of(self, session: Session) -> AnyRequest:
         line = self._in_turn[session]
@@ -169,9 +158,9 @@ class StrictQueue(RequestQueue):
         return request
 
     def pick(self, waiting: Sequence[BufferLease], holding: Sequence[BufferLease]) -> BufferLease | None:
-        """Grant buffers in the order of turns, or commits could fill the pool while waiting for one without a buffer.
+        """Grant buffers in the order of turns.
 
-        Earlier commits also have priority for the remaining budget.
+        Otherwise complete commits could fill the pool and wait for the turn of a session that gets no buffer.
         """
         wanting = {hold.session: hold for hold in waiting if hold.purpose is Purpose.COMMIT}
         live = set(self._turns.live())
@@ -180,30 +169,21 @@ class StrictQueue(RequestQueue):
                 return hold
         if not self._started():
             return None
-        commits = [hold for hold in holding if hold.purpose is Purpose.COMMIT and hold is not self._served]
-        if sum(not hold.complete for hold in commits) >= self._unreserved():
-            return None
-        self._turns.now()  # skips ended sessions
-        if self._turns.over:
-            return waiting[0]
-        ahead = {hold.session for hold in commits}
-        for session in self._turns.commits_to_come():
+        ahead = {hold.session for hold in holding if hold.purpose is Purpose.COMMIT and hold is not self._served}
+        for session in self._turns.to_come():
             if session not in ahead:
                 return wanting.get(session)
-            ahead.remove(session)  # do not grant past its second turn
         return None
 
     def last(self, waiting: Sequence[BufferLease]) -> BufferLease:
         """Choose the farthest turn."""
-        if self._turns.over:
-            return waiting[-1]
         places = self._turns.distances()
         return max(waiting, key=lambda hold: -1 if hold.purpose is Purpose.INITIALIZE else places.get(hold.session, -1))
 
     @property
     def is_strict(self) -> bool:
-        """Whether turns remain."""
-        return not self._turns.over
+        """Whether turns are waited for: always."""
+        return True
 
     def blocked(self) -> bool:
         """Whether complete requests wait for another's turn."""

@@ -54,7 +54,6 @@ _WIRE_TYPES = {int(one): one for one in WireType}
 _ORDERS = {
     "fifo": run_pb2.SERVING_ORDER_FIFO,
     "round-robin": run_pb2.SERVING_ORDER_ROUND_ROBIN,
-    "trace": run_pb2.SERVING_ORDER_TRACE,
 }
 _SCHEDULES = {
     "constant": run_pb2.ETA_SCHEDULE_CONSTANT,

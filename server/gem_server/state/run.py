@@ -147,14 +147,9 @@ class Run:
             )
 
     @property
-    def unreserved(self) -> float:
-        """Commits left in the run's budget."""
-        return self.budget.commits - self.commits - self.reserved if self.budget.commits else math.inf
-
-    @property
     def all_reserved(self) -> bool:
-        """Whether none are left."""
-        return self.unreserved <= 0
+        """Whether the run has a budget of commits, and applied and reserved ones use it up."""
+        return 0 < self.budget.commits <= self.commits + self.reserved
 
     def reserve(self, worker: Worker) -> None:
         """Reserve a commit. Raises RUN_FINISHED."""
