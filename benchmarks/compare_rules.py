@@ -41,7 +41,7 @@ def train(rule: str, order: str, folder: Path, arguments: argparse.Namespace) ->
         "--task": "digits",
         "--model": "mlp",
         "--device": "cpu",
-        "--report-interval": 0.1,
+        "--set=report_interval": 0.1,
         "--run-dir": folder,
     }
     command = [sys.executable, "-m", "gem_cli", "train", *(f"{flag}={value}" for flag, value in settings.items())]

@@ -73,8 +73,8 @@ class Group:
 GROUPS = (
     Group(
         "Server",
-        "For `gemps serve`, and for `gemps train` except `--data-dir`, `--ready-file`, `--exit-when-finished`, "
-        "`--log-format` and those of shards, which it sets itself.",
+        "For `gemps serve`, and for `gemps train` (as options or by `--set`) except `--data-dir`, `--ready-file`, "
+        "`--exit-when-finished`, `--log-format` and those of shards, which it sets itself.",
         ServerSettings,
     ),
     Group(

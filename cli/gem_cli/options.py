@@ -121,7 +121,11 @@ class Given:
     def command_line(self) -> list[str]:
         """Arguments by which the same command gets all that this one got."""
         flags = [one for values in self._flags.values() for one in to_arguments(values)]
-        sets = {f"--set={key}={value}": None for values in self._sets.values() for key, value in values.items()}
+        sets = {
+            f"--set={key}={str(value).lower() if isinstance(value, bool) else value}": None
+            for values in self._sets.values()
+            for key, value in values.items()
+        }
         return [*self._config_argument(), *dict.fromkeys(flags), *sets]
 
     def _config_argument(self) -> list[str]:
@@ -186,6 +190,7 @@ def with_options(
 
         run.__dict__["__signature__"] = inspect.Signature(parameters)
         run.__annotations__ = {p.name: p.annotation for p in parameters}
+        run.__dict__["settable"] = {key for group in groups for key in group.settable() - group.options().keys()}
         if common:
             name_common_options(run, common)
         return run
@@ -282,9 +287,9 @@ def _from_environment(settings: type[BaseSettings], key: str) -> str:
     return named if _plain_type(fields(settings)[key].annotation) is SecretStr else f"{named}={os.environ[named]}"
 
 
-def _read_sets(texts: Sequence[str], groups: Sequence[OptionGroup]) -> dict[type[BaseSettings], dict[str, str]]:
+def _read_sets(texts: Sequence[str], groups: Sequence[OptionGroup]) -> dict[type[BaseSettings], dict[str, str | bool]]:
     """Give each KEY=VALUE to the classes that have the key. Raises CommandError."""
-    found: dict[type[BaseSettings], dict[str, str]] = {group.settings: {} for group in groups}
+    found: dict[type[BaseSettings], dict[str, str | bool]] = {group.settings: {} for group in groups}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
@@ -293,8 +298,14 @@ def _read_sets(texts: Sequence[str], groups: Sequence[OptionGroup]) -> dict[type
         if not owners:
             raise CommandError(f"--set {text}: {_explain_key(key, groups)}", USAGE)
         for group in owners:
-            found[group.settings][key] = value
+            found[group.settings][key] = _value(fields(group.settings)[key], value)
     return found
+
+
+def _value(field: FieldInfo, text: str) -> str | bool:
+    """A switch as a bool, so that a child process gets it as one; a text that is neither is refused on loading."""
+    is_switch = _plain_type(field.annotation) is bool
+    return {"true": True, "false": False}.get(text.lower(), text) if is_switch else text
 
 
 def _explain_key(key: str, groups: Sequence[OptionGroup]) -> str:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gem_cli.errors import USAGE, CommandError
 from gem_cli.gone import ExplainingCommand
 
 # Options of every command that has two lengths of help; their names are those of the parameters.
@@ -14,6 +15,8 @@ _SHOW_ALL = "gem_cli.short_help"
 
 class CommandWithShortHelp(ExplainingCommand):
     """A command whose `--help` shows only the options that `common_options` names, if it does.
+
+    It also says how to give a setting that is no option.
 
     All options are parsed and completed in any case.
     """
@@ -26,6 +29,26 @@ class CommandWithShortHelp(ExplainingCommand):
             return parameters
         shown = _ALWAYS | frozenset(common)
         return [one for one in parameters if one.param_type_name == "argument" or one.name in shown]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments. Raises CommandError for a setting that this command takes, but not as an option."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # By name, as in ExplainingCommand.
+            if type(error).__name__ == "NoSuchOption":
+                self._explain(error.option_name)  # type: ignore[attr-defined]
+            raise
+
+    def _explain(self, option: str) -> None:
+        key = option.removeprefix("--").replace("-", "_")
+        settable: Collection[str] = getattr(self.callback, "settable", ())
+        if key in settable:
+            raise CommandError(
+                f"{option} is no option of this command: write --set {key}=VALUE, or {key} = VALUE in the file of "
+                "--config",
+                USAGE,
+            )
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, without the less common options unless `--help-all` asks for them."""

@@ -7,19 +7,25 @@ from gem_cli.errors import FAILED, USAGE
 
 from tests.cli.processes import CLEAN, PATIENCE, command_without, gemps
 
+INSECURE = ("--set", "insecure=true")
+
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--data-dir", "/srv/run"], "bind 0.0.0.0:0 is beyond loopback"),
-        (["--insecure"], "--data-dir DIRECTORY is missing"),
-        (["--insecure", "--data-dir", "run"], "--data-dir needs an absolute path"),
-        (["--insecure", "--data-dir", "/srv/run", "--eta", "fast"], "--eta fast: "),
-        (["--insecure", "--data-dir", "/srv/run", "--shards", "0"], "--shards 0: "),
-        (["--insecure", "--data-dir", "/srv/run", "--shards", "2", "--record", "trace"], "--record is for one server"),
+        ([*INSECURE], "--data-dir DIRECTORY is missing"),
+        ([*INSECURE, "--data-dir", "run"], "--data-dir needs an absolute path"),
+        ([*INSECURE, "--data-dir", "/srv/run", "--set", "eta=fast"], "--set eta fast: "),
+        ([*INSECURE, "--data-dir", "/srv/run", "--shards", "0"], "--shards 0: "),
+        ([*INSECURE, "--data-dir", "/s", "--shards", "2", "--set", "record=trace"], "--record is for one server"),
         (["--server", "127.0.0.1:1", "--shards", "2"], "leave out --shards"),
         (["--server", "here"], "here"),
-        (["--server", "127.0.0.1:1", "--eta", "0.1"], "leave out --eta=0.1"),
+        (["--server", "127.0.0.1:1", "--set", "eta=0.1"], "leave out --eta=0.1"),
+        (
+            [*INSECURE, "--data-dir", "/s", "--eta", "0.1"],
+            "write --set eta=VALUE, or eta = VALUE in the file of --config",
+        ),
     ],
 )
 def test_wrong_settings_are_one_line_with_the_fix(arguments: list[str], said: str) -> None:
@@ -30,7 +36,7 @@ def test_wrong_settings_are_one_line_with_the_fix(arguments: list[str], said: st
 
 
 def test_missing_ray_is_named_with_the_line_that_installs_it() -> None:
-    arguments = command_without(["ray"], "launch", "ray", "--workers", "2", "--insecure", "--data-dir", "/srv/run")
+    arguments = command_without(["ray"], "launch", "ray", "--workers", "2", *INSECURE, "--data-dir", "/srv/run")
     done = subprocess.run(arguments, env=CLEAN, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == FAILED
     assert (

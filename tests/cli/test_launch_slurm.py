@@ -12,7 +12,7 @@ COMMON = ("launch", "slurm", "--workers", "3")
 
 
 def test_the_printed_script_is_what_bash_reads() -> None:
-    own = ("--data-dir", "my run", "--insecure", "--sbatch=--time=4:00:00", "--sbatch=--comment='a b'")
+    own = ("--data-dir", "my run", "--set=insecure=true", "--sbatch=--time=4:00:00", "--sbatch=--comment='a b'")
     done = gemps(*COMMON, *own, "--print", "--", "python", "train.py", "it's $HOME")
     assert done.returncode == 0
     header = [line for line in done.stdout.splitlines() if line.startswith("#SBATCH ")]
@@ -33,7 +33,9 @@ def test_an_array_has_the_address_of_its_server() -> None:
 
 
 def test_each_shard_has_a_task_and_a_folder() -> None:
-    done = gemps_here(*COMMON, "--shards", "3", "--data-dir", "run", "--insecure", "--lane-port", "-1", "--print")
+    done = gemps_here(
+        *COMMON, "--shards", "3", "--data-dir", "run", "--set=insecure=true", "--set=lane_port=-1", "--print"
+    )
     assert "#SBATCH --ntasks=6\n" in done.stdout
     common = "gemps serve --insecure --lane-port=-1 --data-dir=run"
     assert f"server=({common} --exit-when-finished --shard=0/3 --data-dir=run/shards/0)\n" in done.stdout
@@ -44,15 +46,18 @@ def test_each_shard_has_a_task_and_a_folder() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--data-dir", "run", "--insecure", "--shards", "0"), "--shards 0: "),
-        (("--data-dir", "run", "--insecure", "--shards", "2", "--record", "trace"), "--record is for one server"),
+        (("--data-dir", "run", "--set=insecure=true", "--shards", "0"), "--shards 0: "),
+        (
+            ("--data-dir", "run", "--set=insecure=true", "--shards", "2", "--set=record=trace"),
+            "--record is for one server",
+        ),
         (("--server", "n1:20000", "--shards", "2"), "leave out --shards"),
-        (("--insecure",), "--data-dir DIRECTORY is missing"),
+        (("--set=insecure=true",), "--data-dir DIRECTORY is missing"),
         (("--data-dir", "run"), "add --insecure"),
-        (("--server", "n1:20000", "--eta", "0.1"), "leave out --eta=0.1"),
+        (("--server", "n1:20000", "--set", "eta=0.1"), "leave out --eta=0.1"),
         (("--server", "n1"), "HOST:PORT"),
-        (("--data-dir", "run", "--insecure", "--sbatch", "time=1"), "'time=1': write one option"),
-        (("--data-dir", "run", "--insecure", "--sbatch", "--time=1\nrm -r x"), "write one option"),
+        (("--data-dir", "run", "--set=insecure=true", "--sbatch", "time=1"), "'time=1': write one option"),
+        (("--data-dir", "run", "--set=insecure=true", "--sbatch", "--time=1\nrm -r x"), "write one option"),
     ],
 )
 def test_wrong_usage_is_explained(arguments: tuple[str, ...], said: str) -> None:
@@ -62,6 +67,6 @@ def test_wrong_usage_is_explained(arguments: tuple[str, ...], said: str) -> None
 
 
 def test_a_machine_without_sbatch_is_explained(tmp_path: Path) -> None:
-    done = gemps_here(*COMMON, "--data-dir", "run", "--insecure", env={"PATH": str(tmp_path)})
+    done = gemps_here(*COMMON, "--data-dir", "run", "--set=insecure=true", env={"PATH": str(tmp_path)})
     assert done.returncode == FAILED
     assert "there is no sbatch here" in done.stderr

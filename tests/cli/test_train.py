@@ -387,7 +387,7 @@ if late:
 def after_the_run(tmp_path: Path) -> list[str]:
     (tmp_path / "after.py").write_text(AFTER_THE_RUN, encoding="utf-8")
     train = ["train", "--workers={workers}", "--min-workers=1", "--steps=5", f"--run-dir={tmp_path / 'run'}"]
-    return [*train, "--worker-exit-timeout={seconds}", "--", "python", str(tmp_path / "after.py")]
+    return [*train, "--set=worker_exit_timeout={seconds}", "--", "python", str(tmp_path / "after.py")]
 
 
 def filled(arguments: list[str], *, seconds: float, workers: int = 1) -> list[str]:
@@ -403,7 +403,7 @@ def test_what_a_script_does_after_the_run_is_waited_for_and_told(after_the_run: 
         (tmp_path / "go").write_text("", encoding="utf-8")
         assert process.wait(PATIENCE) == 0, log.read_text(encoding="utf-8")
     assert (tmp_path / "saved").exists()
-    assert "for 120 s at most (--worker-exit-timeout)" in log.read_text(encoding="utf-8")
+    assert "for 120 s at most (worker_exit_timeout)" in log.read_text(encoding="utf-8")
 
 
 @pytest.mark.long
@@ -411,7 +411,7 @@ def test_a_worker_that_has_to_be_killed_after_the_run_is_a_failure(after_the_run
     done = gemps(*filled(after_the_run, seconds=0), env={"WHEN": "after"}, cwd=tmp_path)
     assert done.returncode == FAILED
     assert "worker-0 was killed" in done.stderr
-    assert "--worker-exit-timeout" in done.stderr
+    assert "worker_exit_timeout" in done.stderr
 
 
 @pytest.mark.long

@@ -126,7 +126,7 @@ def test_a_worker_that_ends_with_exit_code_0_before_its_budget_is_not_started_ag
 def test_after_a_killed_server_the_last_line_is_the_command_that_continues_the_run(shards: int, tmp_path: Path) -> None:
     (tmp_path / "starts").mkdir()
     log = tmp_path / "log"
-    options = ("--commits=100000000", "--checkpoint-commits=20", "--eta=0.02", f"--shards={shards}")
+    options = ("--commits=100000000", "--set=checkpoint_commits=20", "--eta=0.02", f"--shards={shards}")
     train = command(*arguments(tmp_path, "work(nothing)", *options))
     with started(train, log, cwd=tmp_path / "starts") as process:
         wait_for(lambda: any("checkpoint of clock 2" in line for line in lines(tmp_path)), process, log)

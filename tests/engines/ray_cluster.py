@@ -88,6 +88,8 @@ class RayCluster:
         self.folder = folder
         self.home = folder / "home"
         self.home.mkdir()
+        (settings,) = [block.text for block in blocks_of(PAGE) if block.language == "toml"]
+        (folder / "run.toml").write_text(settings, encoding="utf-8")
         # Short: Ray puts sockets into it.
         self._temporary = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
         self._port, self._dashboard = _free_port(), _free_port()

@@ -121,7 +121,8 @@ def test_script_runs_as_a_job_with_its_runtime_env(cluster: RayCluster) -> None:
 def test_server_of_a_lost_node_resumes_on_another_and_workers_find_it(cluster: RayCluster) -> None:
     lost = cluster.add_node("127.0.0.4", 5)  # the only one that holds five actors
     folder = cluster.home / "moved"
-    launch = cluster.start(f"gemps launch ray --workers 4 --insecure --data-dir {folder} --durability commit")
+    options = f"--workers 4 --set insecure=true --set durability=commit --data-dir {folder}"
+    launch = cluster.start(f"gemps launch ray {options}")
     address = address_of(launch)
     assert address.startswith("127.0.0.4:")
     names = ranks(before := await_commits(launch, address))
@@ -138,7 +139,7 @@ def test_server_of_a_lost_node_resumes_on_another_and_workers_find_it(cluster: R
 
 def test_shards_that_lose_one_end_and_resume_together(cluster: RayCluster) -> None:
     folder, commits = cluster.home / "sharded", 6000
-    options = f"--workers 2 --shards 2 --insecure --eta 0.1 --commits {commits} --data-dir {folder}"
+    options = f"--workers 2 --shards 2 --set insecure=true --set eta=0.1 --set commits={commits} --data-dir {folder}"
     launch = cluster.start(f"gemps launch ray {options} -- gemps work --batch-size 16")
     address = address_of(launch)
     names = ranks(before := await_commits(launch, address))
@@ -164,7 +165,7 @@ def check_shards(folder: Path, commits: int, workers: int) -> None:
 
 def test_interrupted_launch_ends_everything(cluster: RayCluster) -> None:
     folder = cluster.home / "interrupted"
-    launch = cluster.start(f"gemps launch ray --workers 2 --insecure --data-dir {folder}")
+    launch = cluster.start(f"gemps launch ray --workers 2 --set insecure=true --data-dir {folder}")
     await_commits(launch, address_of(launch))
     actors = cluster.actors().values()
     processes = [pid for one in actors for pid in (one.pid, one.program)]
@@ -177,7 +178,7 @@ def test_interrupted_launch_ends_everything(cluster: RayCluster) -> None:
 
 
 def test_killed_launch_leaves_no_process(cluster: RayCluster) -> None:
-    launch = cluster.start(f"gemps launch ray --workers 2 --insecure --data-dir {cluster.home / 'killed'}")
+    launch = cluster.start(f"gemps launch ray --workers 2 --set insecure=true --data-dir {cluster.home / 'killed'}")
     await_commits(launch, address_of(launch))
     processes = [pid for one in cluster.actors().values() for pid in (one.pid, one.program)]
     assert len(processes) == 6
@@ -199,7 +200,7 @@ def test_program_that_always_fails_is_restarted_as_often_as_allowed(cluster: Ray
 def test_settings_that_the_server_refuses_end_the_launch(cluster: RayCluster) -> None:
     folder = cluster.home / "file"
     folder.write_text("not a folder", encoding="utf-8")
-    launch = cluster.start(f"gemps launch ray --workers 1 --insecure --data-dir {folder}")
+    launch = cluster.start(f"gemps launch ray --workers 1 --set insecure=true --data-dir {folder}")
     assert launch.ended(120.0) == 1
     assert "-server is gone: exit code 2" in launch.text
     assert "--data-dir" in launch.text or str(folder) in launch.text

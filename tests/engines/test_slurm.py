@@ -17,7 +17,8 @@ from tests.waiting import eventually
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/engines/slurm.md"
 LINES = [block.text for block in blocks_of(PAGE) if block.runs]
-(SUBMIT,) = [text for text in LINES if "--nodes" in text]
+(SETTINGS,) = [block.text for block in blocks_of(PAGE) if block.language == "toml"]
+(SUBMIT,) = [f"cat > run.toml <<'END'\n{SETTINGS}END\n{text}" for text in LINES if "--nodes" in text]
 (LOOK,) = [text for text in LINES if "gemps status" in text]
 ADDRESS = LOOK.splitlines()[0]
 (ADD_AND_REMOVE,) = [text for text in LINES if "scancel" in text]
@@ -185,5 +186,5 @@ def test_what_sbatch_refuses_is_said(slurm: Cluster) -> None:
 
 def test_a_job_ends_after_its_workers_have(slurm: Cluster) -> None:
     """A server without a budget, and scripts that end."""
-    job = Job(slurm, SUBMIT.replace(f"--commits {COMMITS} ", "").replace("gemps work --batch-size 8", "true"))
+    job = Job(slurm, SUBMIT.replace(f"commits = {COMMITS}\n", "").replace("gemps work --batch-size 8", "true"))
     slurm.wait_for_state(job.id, "COMPLETED", patience=240)

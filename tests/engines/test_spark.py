@@ -21,7 +21,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/engines/spark.md"
 LINES = [block.text for block in blocks_of(PAGE) if block.runs]
 (START,) = [text for text in LINES if "spark-class" in text]
 (SUBMIT,) = [text for text in LINES if "spark-submit" in text]
-(LAUNCH,) = [text for text in LINES if "--data-dir" in text]
+(SETTINGS,) = [block.text for block in blocks_of(PAGE) if block.language == "toml"]
+(LAUNCH,) = [f"cat > run.toml <<'END'\n{SETTINGS}END\n{text}" for text in LINES if "--data-dir" in text]
 (ADD,) = [text for text in LINES if "--server" in text]
 LOOK, EVALUATE = next(text for text in LINES if "gemps evaluate" in text).splitlines()
 (SCRIPT,) = [block.text for block in blocks_of(PAGE) if block.language == "python"]
@@ -138,7 +139,7 @@ def test_killed_workers_and_servers_are_restarted_and_no_commit_is_applied_twice
 
 @pytest.mark.timeout(1200)
 def test_shards_that_lose_one_are_restarted_together(spark: Cluster) -> None:
-    shorter = LAUNCH.replace("--commits 60000", "--commits 6000").replace("--data-dir run", "--data-dir cut")
+    shorter = LAUNCH.replace("commits = 60000", "commits = 6000").replace("--data-dir run", "--data-dir cut")
     launch = shorter.replace("--workers 3", "--workers 2 --shards 2")
     run = Run(spark, spark.start(launch), "127.0.0.1:50051")
     first = run.wait_until_all_train(2, more=100)
@@ -267,7 +268,7 @@ def test_a_command_that_fails_fails_the_launch(code: int, said: str) -> None:
     ("arguments", "said"),
     [
         (("--conf", "spark.cores.max"), "--conf spark.cores.max: write NAME=VALUE"),
-        (("--server", "127.0.0.1:1", "--steps", "5"), "leave out --steps=5"),
+        (("--server", "127.0.0.1:1", "--set", "steps=5"), "leave out --steps=5"),
         (("--server", "127.0.0.1:1", "--shards", "2"), "leave out --shards"),
     ],
 )

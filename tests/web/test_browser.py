@@ -61,7 +61,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainingRun]:
     process = subprocess.Popen(
         command(
             "train", "--json", "--workers", str(WORKERS), "--task", "digits28", "--steps", "1000000",
-            "--dashboard", "0", "--session-timeout", str(SESSION_TIMEOUT),
+            "--dashboard", "0", f"--set=session_timeout={SESSION_TIMEOUT}",
             "--run-dir", str(tmp_path_factory.mktemp("runs") / "run"),
         ),
         env=CLEAN, stdout=subprocess.PIPE, text=True,

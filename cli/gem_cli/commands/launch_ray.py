@@ -13,7 +13,9 @@ from gem_cli.options import Given, OptionGroup, with_options
 from gem_cli.setting_keys import explicit
 from gem_cli.training.shards import OF_SHARDS
 
-_SERVER = OptionGroup(ServerSettings, "Server", frozenset({"exit_when_finished", "ready_file", *OF_SHARDS}))
+_SERVER = OptionGroup(
+    ServerSettings, "Server", frozenset({"exit_when_finished", "ready_file", *OF_SHARDS}), frozenset({"data_dir"})
+)
 
 
 @with_options(SHARDS, _SERVER, known=KNOWN)
@@ -39,7 +41,7 @@ def launch_ray(
 
     [bold]Example[/bold]
 
-      gemps launch ray --workers 3 --insecure --commits 5000 --data-dir /shared/run -- python train.py
+      gemps launch ray --workers 3 --config run.toml --data-dir /shared/run --set insecure=true -- python train.py
     """
     if server is not None:
         check_running_server(server, given)

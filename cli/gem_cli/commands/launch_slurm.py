@@ -12,7 +12,9 @@ from gem_cli.options import Given, OptionGroup, to_arguments, with_options
 from gem_cli.training.shards import OF_SHARDS
 
 _OWN: dict[str, Any] = {"exit_when_finished": True}
-_SERVER = OptionGroup(ServerSettings, "Server", frozenset({"bind", "ready_file", *_OWN, *OF_SHARDS}))
+_SERVER = OptionGroup(
+    ServerSettings, "Server", frozenset({"bind", "ready_file", *_OWN, *OF_SHARDS}), frozenset({"data_dir"})
+)
 
 
 @with_options(SHARDS, _SERVER, known=KNOWN)
@@ -36,7 +38,7 @@ def launch_slurm(
 
     [bold]Example[/bold]
 
-      gemps launch slurm --workers 8 --epochs 20 --data-dir state --insecure --sbatch=--partition=long
+      gemps launch slurm --workers 8 --config run.toml --data-dir state --set epochs=20 --sbatch=--partition=long
     """
     from gem_launch.engines import slurm
 

@@ -15,7 +15,7 @@ from gem_cli.training.settings import TrainSettings
 from gem_cli.training.shards import OF_SHARDS
 
 
-@with_options(SHARDS, OptionGroup(ServerSettings, "Server", OF_SHARDS), known=KNOWN)
+@with_options(SHARDS, OptionGroup(ServerSettings, "Server", OF_SHARDS, frozenset({"data_dir"})), known=KNOWN)
 def launch_spark(
     given: Given,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Number of workers, each in a free task slot.")],
@@ -37,7 +37,7 @@ def launch_spark(
 
     [bold]Example[/bold]
 
-      gemps launch spark --master spark://10.0.0.1:7077 --workers 8 --steps 5000 --insecure
+      gemps launch spark --master spark://10.0.0.1:7077 --workers 8 --set steps=5000 --set insecure=true
     """
     require_server_system("launch spark")
     pairs = [one.partition("=") for one in conf or ()]

@@ -37,11 +37,34 @@ DEFAULT_EPOCHS, TEXT_EPOCHS = 30.0, 4.0
 # Read by people, and quoted on failure.
 _IN_THE_FOLDER = {"log_format": "human"}
 _OWN = frozenset({"data_dir", "ready_file", "exit_when_finished", "log_format"})
-_SERVER = OptionGroup(ServerSettings, "Server", _OWN | shards.OF_SHARDS)
+# What a person who trains on one machine sets; --set and --config give the rest.
+_TRAIN = OptionGroup(TrainSettings, "Training", flags=frozenset({"workers", "shards", "runs_dir", "run_dir", "sinks"}))
+_SERVER = OptionGroup(
+    ServerSettings,
+    "Server",
+    _OWN | shards.OF_SHARDS,
+    frozenset(
+        {
+            *("rule", "rule_settings", "precondition", "direction", "clip_norm", "weight_decay", "local_steps"),
+            *("eta", "eta_schedule", "steps", "epochs", "commits"),
+            *("seed", "order", "order_trace", "min_workers", "resume", "durability", "record", "dashboard"),
+        }
+    ),
+)
 _EVALUATOR = OptionGroup(EvaluatorSettings, "Training", frozenset({"keep_best"}))
 # Of commands, too; `device`: threads.
 _FOR_COMMANDS = (*WIRE_VARIABLES, "device")
-_WORKER = OptionGroup(WorkerSettings, "Worker", frozenset({"server", "worker_name", "log_format"}))
+_WORKER = OptionGroup(
+    WorkerSettings,
+    "Worker",
+    frozenset({"server", "worker_name", "log_format"}),
+    frozenset(
+        {
+            *("task", "model", "dataset_dir", "download", "text", "context", "layers", "width", "heads"),
+            *("batch_size", "device", "cpu_threads", "delta_wire", "parameter_wire", "overlap"),
+        }
+    ),
+)
 _COMMON = (
     "workers", "run_dir", "resume", "steps", "epochs", "commits",
     "task", "model", "batch_size", "device",
@@ -49,7 +72,7 @@ _COMMON = (
 )  # fmt: skip
 
 
-@with_options(OptionGroup(TrainSettings, "Training"), _EVALUATOR, _WORKER, _SERVER, known=KNOWN, common=_COMMON)
+@with_options(_TRAIN, _EVALUATOR, _WORKER, _SERVER, known=KNOWN, common=_COMMON)
 def train(
     given: Given,
     script: Annotated[

@@ -279,7 +279,7 @@ class TrainingRun:
         self._reporter.event(
             "waiting",
             f"the run is over; waiting for {', '.join(names)} {purpose}, for {patience:g} s at most "
-            "(--worker-exit-timeout)",
+            "(worker_exit_timeout)",
             workers=list(names),
             seconds=patience,
         )
@@ -309,7 +309,7 @@ class TrainingRun:
             self._reporter.event(
                 "worker_failed",
                 f"{worker.name} was killed, because it still ran {patience:g} s after the end of the run; what it had "
-                f"not saved is lost: raise --worker-exit-timeout; its log is {worker.log}",
+                f"not saved is lost: raise it with --set worker_exit_timeout=SECONDS; its log is {worker.log}",
                 worker=worker.name,
                 exit_code=worker.exit_code,
                 log=str(worker.log),
