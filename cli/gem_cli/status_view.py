@@ -348,16 +348,31 @@ def rule_name(settings: Mapping[str, Any]) -> str:
 
 def facts(status: Status) -> list[tuple[str, str]]:
     """Further (name, value) facts."""
-    settings, queue, memory = (status.get(name, {}) for name in ("settings", "queue", "memory"))
+    return [
+        *_facts_of_settings(status),
+        *_facts_of_server(status),
+        *_facts_of_workers(status),
+        *_facts_of_evaluations(status),
+    ]
+
+
+def _facts_of_settings(status: Status) -> list[tuple[str, str]]:
+    settings = status.get("settings", {})
     rule = " ".join(f"{name}={number(value)}" for name, value in sorted(settings.get("rule_settings", {}).items()))
     budget = ", ".join(
         f"{number(amount)} {name}" for name, amount in settings.get("budget", {}).items() if float(amount) > 0
     )
-    found = [
+    return [
         ("rule", f"{rule_name(settings) or '-'} {rule}".strip()),
         ("eta", f"{number(status.get('next_eta'))} now, {number(settings.get('eta'))} set"),
         ("budget", budget or "none"),
         ("order", str(settings.get("order", "")).rpartition("ORDER_")[2].lower().replace("_", "-")),
+    ]
+
+
+def _facts_of_server(status: Status) -> list[tuple[str, str]]:
+    queue, memory = status.get("queue", {}), status.get("memory", {})
+    found = [
         ("model", f"{status.get('parameter_count', 0):,} parameters in {status.get('tensor_count', 0)} tensors"),
         ("commits", _commits(status)),
         ("queue", f"{queue.get('length', 0)} complete, {queue.get('waiting', 0)} waiting for a buffer"),
@@ -375,6 +390,11 @@ def facts(status: Status) -> list[tuple[str, str]]:
         text = f"{several['index']}/{several['count']}"
         text += f"; primary at {several['primary']}" if is_secondary else f"; {ready} of {several['count']} ready"
         found.append(("shard", text))
+    return found
+
+
+def _facts_of_workers(status: Status) -> list[tuple[str, str]]:
+    found = []
     workers = [worker for worker in status.get("workers", ()) if state(worker, "state") in LIVE]
     if overlapping := sum(bool(worker.get("overlap")) for worker in workers):
         found.append(
@@ -385,15 +405,15 @@ def facts(status: Status) -> list[tuple[str, str]]:
         found.append(("exchange", ", ".join(f"{count} over {way}" for way, count in sorted(ways.items()))))
     if wires := Counter(filter(None, map(wire_types, workers))):
         found.append(("wire types", "; ".join(f"{count} with {types}" for types, count in sorted(wires.items()))))
-    best = status.get("best_evaluation")
-    if best:
-        found.append(
-            (
-                "best evaluation",
-                f"accuracy {best['accuracy']:.4f}, loss {number(best['loss'])}{bits(best)} at version {clock(best)}",
-            )
-        )
     return found
+
+
+def _facts_of_evaluations(status: Status) -> list[tuple[str, str]]:
+    best = status.get("best_evaluation")
+    if not best:
+        return []
+    text = f"accuracy {best['accuracy']:.4f}, loss {number(best['loss'])}{bits(best)} at version {clock(best)}"
+    return [("best evaluation", text)]
 
 
 def _commits(status: Status) -> str:
