@@ -133,31 +133,46 @@ class RayLaunch:
         return code if self._interrupts.first is None else 128 + self._interrupts.first
 
     def _supervise(self, prefix: str) -> int:
-        server = set(self._servers(prefix))
+        servers = set(self._servers(prefix))
         workers = {f"{prefix}-worker-{index}" for index in range(self.workers)}
+        group = self._reserve(prefix, len(servers))
+        if not self._interrupts.count:
+            self._start(prefix, group)
+        while not self._interrupts.count and self._left(workers) and self._left(servers) == servers:
+            self._collect()
+        failed = bool(self._failed(servers)) or self._failed(workers) == workers
+        if not (self._interrupts.count or failed):
+            self._await(servers | workers, LEAVE_SECONDS if self._left(workers) else STOP_SECONDS)
+        # The servers decide how the launch ended; only without servers of its own the workers do.
+        counts = servers or workers
+        finished = not self._left(counts)
+        self._stop(workers)
+        self._stop(servers)
+        if failed:
+            time.sleep(LOG_SECONDS)
+        return 0 if finished and not self._failed(counts) else FAILED
+
+    def _reserve(self, prefix: str, servers: int) -> PlacementGroup:
+        """Wait for resources for all actors; an interrupt ends the wait."""
         worker = {"CPU": 1.0} | ({"GPU": self.gpus_per_worker} if self.gpus_per_worker else {})
-        bundles = [{"CPU": 1.0}] * len(server) + [worker] * self.workers
-        group = placement_group(bundles, "SPREAD" if len(server) > 1 else "PACK", prefix)
+        bundles = [{"CPU": 1.0}] * servers + [worker] * self.workers
+        group = placement_group(bundles, "SPREAD" if servers > 1 else "PACK", prefix)
         if not group.wait(PLACE_SECONDS):
             cpus, gpus = group.bundle_count, self.workers * self.gpus_per_worker
             print(f"waiting for {cpus} CPUs and {gpus:g} GPUs: ray status shows what is free", flush=True)
         while not self._interrupts.count and not group.wait(POLL):
             pass
-        if not self._interrupts.count:
-            self._start(prefix, group)
-        while not self._interrupts.count and self._left(workers) and self._left(server) == server:
-            self._collect()
-        failed = any(self._codes.get(name) for name in server) or all(self._codes.get(name) for name in workers)
-        if not (self._interrupts.count or failed):
-            self._await(server | workers, LEAVE_SECONDS if self._left(workers) else STOP_SECONDS)
-        finished = not self._left(server or workers)
-        for names in (workers, server):
-            for name in self._left(names):
-                self._actors[name].stop.remote()
-            self._await(names, STOP_SECONDS)
-        if failed:
-            time.sleep(LOG_SECONDS)
-        return 0 if finished and not any(self._codes.get(name) for name in server or workers) else FAILED
+        return group
+
+    def _failed(self, names: set[str]) -> set[str]:
+        """Those that ended with an exit code other than 0."""
+        return {name for name in names if self._codes.get(name)}
+
+    def _stop(self, names: set[str]) -> None:
+        """End what is left of these actors' programs, and wait for them."""
+        for name in self._left(names):
+            self._actors[name].stop.remote()
+        self._await(names, STOP_SECONDS)
 
     def _start(self, prefix: str, group: PlacementGroup) -> None:
         places = [PlacementGroupSchedulingStrategy(group, one) for one in range(group.bundle_count)]

@@ -97,61 +97,18 @@ class BetterDefault(Figure):
 
     @override
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        verdicts = []
         places = list(dict.fromkeys(tuple(name.split(" | ")[:2]) for name in found))
         workers = sorted({int(name.split(" | ")[3]) for name in found})
-        ratios = {
-            tried: {
-                f"{model}, {arrival}, n = {n}": found[_trial_name(model, arrival, tried, n)].test_loss
-                / found[_trial_name(model, arrival, _DEFAULT, n)].test_loss
+        trials = {
+            tried: [
+                _Trial(model, arrival, n, found[_trial_name(model, arrival, tried, n)])
                 for model, arrival in places
                 for n in workers
-            }
+            ]
             for tried in _TRIED
         }
-        failures = {
-            tried: sum(
-                failed(found[_trial_name(model, arrival, tried, n)]) for model, arrival in places for n in workers
-            )
-            for tried in _TRIED
-        }
-        over_all = {tried: geometric_mean(list(of.values())) for tried, of in ratios.items()}
-        verdicts.append(
-            Verdict(
-                "nothing that was tried is better than the default (by the rule above)",
-                not any(
-                    over_all[tried] <= _LEAST_BETTER and max(of.values()) <= _LEAST_WORSE and not failures[tried]
-                    for tried, of in ratios.items()
-                ),
-                {
-                    tried: {
-                        "held-out loss / default's, over all": over_all[tried],
-                        "at best": min(of.values()),
-                        "at worst": max(of.values()),
-                        "failed": float(failures[tried]),
-                    }
-                    for tried, of in ratios.items()
-                },
-                must_hold=False,
-            )
-        )
-        for model, arrival in places:
-            groups = {tried: {n: found[_trial_name(model, arrival, tried, n)] for n in workers} for tried in _TRIED}
-            lowest = {n: min(groups[tried][n].test_loss for tried in _TRIED) for n in workers}
-            verdicts.append(
-                Verdict(
-                    f"{model}, {arrival}: the default's held-out loss is the lowest with some number of workers",
-                    any(groups[_DEFAULT][n].test_loss <= lowest[n] for n in workers),
-                    {
-                        tried: {f"held-out loss, n = {n}": group.test_loss for n, group in of.items()}
-                        | {f"accuracy, n = {n}": group.accuracy for n, group in of.items()}
-                        | {f"L, n = {n}": group.loss for n, group in of.items()}
-                        for tried, of in groups.items()
-                    },
-                    must_hold=False,
-                )
-            )
-        return verdicts
+        over_all = _verdict_over_all(trials)
+        return [over_all, *(_verdict_of_place(trials, model, arrival) for model, arrival in places)]
 
     @override
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
@@ -171,6 +128,64 @@ class BetterDefault(Figure):
         plots[0].set_ylabel("loss over held-out samples", fontsize=9)
         lines, labels = plots[0].get_legend_handles_labels()
         canvas.legend(lines, labels, loc="outside right center", frameon=False, fontsize=8)
+
+
+class _Trial(NamedTuple):
+    """What came of one of `_TRIED`, for a model, an order of arrival and a number of workers."""
+
+    model: str
+    arrival: str
+    workers: int
+    group: Group
+
+
+def _verdict_over_all(trials: Mapping[str, list[_Trial]]) -> Verdict:
+    """Whether the rule of `_LEAST_BETTER` and `_LEAST_WORSE` finds something better than the default."""
+    ratios = {
+        tried: [
+            one.group.test_loss / default.group.test_loss for one, default in zip(of, trials[_DEFAULT], strict=True)
+        ]
+        for tried, of in trials.items()
+    }
+    failures = {tried: sum(failed(one.group) for one in of) for tried, of in trials.items()}
+    over_all = {tried: geometric_mean(of) for tried, of in ratios.items()}
+    return Verdict(
+        "nothing that was tried is better than the default (by the rule above)",
+        not any(
+            over_all[tried] <= _LEAST_BETTER and max(of) <= _LEAST_WORSE and not failures[tried]
+            for tried, of in ratios.items()
+        ),
+        {
+            tried: {
+                "held-out loss / default's, over all": over_all[tried],
+                "at best": min(of),
+                "at worst": max(of),
+                "failed": float(failures[tried]),
+            }
+            for tried, of in ratios.items()
+        },
+        must_hold=False,
+    )
+
+
+def _verdict_of_place(trials: Mapping[str, list[_Trial]], model: str, arrival: str) -> Verdict:
+    """Whether the default is best with some number of workers, for this model and order of arrival."""
+    groups = {
+        tried: {one.workers: one.group for one in of if (one.model, one.arrival) == (model, arrival)}
+        for tried, of in trials.items()
+    }
+    lowest = {n: min(of[n].test_loss for of in groups.values()) for n in groups[_DEFAULT]}
+    return Verdict(
+        f"{model}, {arrival}: the default's held-out loss is the lowest with some number of workers",
+        any(group.test_loss <= lowest[n] for n, group in groups[_DEFAULT].items()),
+        {
+            tried: {f"held-out loss, n = {n}": group.test_loss for n, group in of.items()}
+            | {f"accuracy, n = {n}": group.accuracy for n, group in of.items()}
+            | {f"L, n = {n}": group.loss for n, group in of.items()}
+            for tried, of in groups.items()
+        },
+        must_hold=False,
+    )
 
 
 def _models(scope: Scope) -> tuple[str, ...]:
