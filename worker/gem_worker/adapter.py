@@ -53,29 +53,11 @@ def describe_adapter(model: "nn.Module", tensors: Collection["ModelTensor"]) -> 
         one.spec.name for one in tensors if one.spec.kind is TensorKind.PARAMETER and one.spec.name not in targets
     ]
     if names and outside:
-        more = f" and {len(outside) - _SHOWN_NAMES} more" if len(outside) > _SHOWN_NAMES else ""
-        _log.warning(
-            "the run cannot export an adapter: %s%s would be missing, which PEFT does not save with the adapter %r; "
-            "train one adapter only, with other layers in its modules_to_save",
-            ", ".join(outside[:_SHOWN_NAMES]),
-            more,
-            adapter,
-        )
+        _warn_of_missing(outside, adapter)
         return b""
-    description, why = b"", ""
-    if not names:
-        why = "PEFT makes its tensors on saving, or none trains"
-    elif len(names) < len(own):
-        why = f"{len(own) - len(names)} of its tensors do not train"
-    elif max(Counter(names.values()).values()) > _MAX_NAMES:
-        why = f"it has a tensor under more than {_MAX_NAMES} names"
-    else:
-        config = copy.copy(found.peft_config[adapter])
-        base = found.get_base_model()
-        config.inference_mode = True
-        config.base_model_name_or_path = config.base_model_name_or_path or base.__dict__.get("name_or_path")
-        if config.task_type is None:
-            config.auto_mapping = {"base_model_class": type(base).__name__, "parent_library": type(base).__module__}
+    description, why = b"", _why_not(names, len(own))
+    if not why:
+        config = _config_to_save(found, adapter)
         try:
             text = json.dumps({"config": config.to_dict(), "tensors": names}, default=sorted, sort_keys=True)
         except (TypeError, ValueError, RecursionError) as error:
@@ -90,6 +72,39 @@ def describe_adapter(model: "nn.Module", tensors: Collection["ModelTensor"]) -> 
         )
         return b""
     return description
+
+
+def _warn_of_missing(outside: list[str], adapter: str) -> None:
+    more = f" and {len(outside) - _SHOWN_NAMES} more" if len(outside) > _SHOWN_NAMES else ""
+    _log.warning(
+        "the run cannot export an adapter: %s%s would be missing, which PEFT does not save with the adapter %r; "
+        "train one adapter only, with other layers in its modules_to_save",
+        ", ".join(outside[:_SHOWN_NAMES]),
+        more,
+        adapter,
+    )
+
+
+def _why_not(names: dict[str, str], own: int) -> str:
+    """Return why the adapter's tensors cannot be described; empty if they can. `own`: how many tensors PEFT saves."""
+    if not names:
+        return "PEFT makes its tensors on saving, or none trains"
+    if len(names) < own:
+        return f"{own - len(names)} of its tensors do not train"
+    if max(Counter(names.values()).values()) > _MAX_NAMES:
+        return f"it has a tensor under more than {_MAX_NAMES} names"
+    return ""
+
+
+def _config_to_save(model: Any, adapter: str) -> Any:
+    """Return the adapter's configuration as PEFT's `save_pretrained` completes it before it writes the file."""
+    config = copy.copy(model.peft_config[adapter])
+    base = model.get_base_model()
+    config.inference_mode = True
+    config.base_model_name_or_path = config.base_model_name_or_path or base.__dict__.get("name_or_path")
+    if config.task_type is None:
+        config.auto_mapping = {"base_model_class": type(base).__name__, "parent_library": type(base).__module__}
+    return config
 
 
 def read_description(model_file: Path) -> bytes:

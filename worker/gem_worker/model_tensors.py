@@ -296,7 +296,14 @@ def _refuse_together(model: nn.Module, tensors: list[ModelTensor], script_tensor
         raise UnsupportedModelError(
             f"{type(model).__name__}: has no parameter with requires_grad=True, so there is nothing to train"
         )
-    sent = [one for one in tensors if one.spec.kind is not TensorKind.FROZEN]
+    _refuse_sent([one for one in tensors if one.spec.kind is not TensorKind.FROZEN])
+    frozen = {id(one.tensor) for one in tensors if one.spec.kind is TensorKind.FROZEN}
+    frozen |= {id(tensor) for name, tensor in _named_tensors(model) if script_tensors.are_local((name,))}
+    _refuse_shared_memory(model, frozen)
+
+
+def _refuse_sent(sent: list[ModelTensor]) -> None:
+    """Raise UnsupportedModelError if these are on several devices, or if elements of one share memory."""
     first = sent[0]
     for one in sent:
         if one.tensor.device != first.tensor.device:
@@ -308,8 +315,10 @@ def _refuse_together(model: nn.Module, tensors: list[ModelTensor], script_tensor
             raise UnsupportedModelError(
                 f"{one.spec.name}: several of its elements share memory (an expanded tensor); use .contiguous()"
             )
-    frozen = {id(one.tensor) for one in tensors if one.spec.kind is TensorKind.FROZEN}
-    frozen |= {id(tensor) for name, tensor in _named_tensors(model) if script_tensors.are_local((name,))}
+
+
+def _refuse_shared_memory(model: nn.Module, frozen: set[int]) -> None:
+    """Raise UnsupportedModelError if two objects share memory, unless both are frozen. `frozen`: their ids."""
     ranges = sorted(
         (tensor.data_ptr(), tensor.data_ptr() + _extent(tensor) * tensor.element_size(), id(tensor), name)
         for name, tensor in _named_tensors(model)

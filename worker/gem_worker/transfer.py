@@ -156,7 +156,6 @@ class Transfer:
         """
         self._move_delta(shared)
         self.clock.staging()
-        scalars: list[tuple[Tensor, Tensor]] = []
         if self._flat.buffers.byte_count:
             self._flat.buffers.gather()
         gradients = self._source()
@@ -165,32 +164,18 @@ class Transfer:
             self._flat.read_movement(since, gradients)
         elif self._gathered is not None:
             self._flat.read_gradients(self._gathered)
-        if not self._on_host:
-            scalars.append(gradients.mul_(-eta).aminmax())
-            if feedback is not None:
-                lowest, highest = scalars[-1]
-                gradients.masked_fill_(~((lowest >= -LARGEST_SENT) & (highest <= LARGEST_SENT)), 0)
-        flat_scalars = [one.float() for pair in scalars for one in pair]
+        scalars = [] if self._on_host else self._scale_on_device(gradients, eta, feedback)
         if isinstance(loss, Tensor):
-            flat_scalars.append(self._loss_scalar(loss))
-        fetched = self._fetch(torch.stack(flat_scalars)) if flat_scalars else torch.empty(0, device="cpu")
-        split, usable = self._delta_format.parameter_bytes, True
-        if not self._on_host:
-            self._copy_out(gradients, feedback)
-        elif self._is_there:
-            usable = wire_casts.is_harmless(gradients, eta)
-        elif feedback is not None:
-            usable = wire_casts.is_harmless(gradients, eta)
-            if not usable:
-                gradients.zero_()
-            feedback.encode_next(gradients, -eta, self._delta_host[:split])
+            scalars.append(self._loss_scalar(loss))
+        fetched = self._fetch(torch.stack(scalars)) if scalars else torch.empty(0, device="cpu")
+        usable = True
+        if self._on_host:
+            usable = self._encode_on_host(gradients, eta, feedback)
+            bad_buffer = self._stage_buffers()
+            self.clock.staged()
         else:
-            if self._encoder is None:
-                self._encoder = HostEncoder(self._delta_format.wire_type, gradients, self._delta_host[:split])
-            usable = self._encoder.encode(-eta)
-        bad_buffer = self._stage_buffers() if self._on_host else ""
-        self.clock.staged()
-        if not self._on_host:
+            self._copy_out(gradients, feedback)
+            self.clock.staged()
             bad_buffer = self._stage_buffers()
         numbers: list[float] = fetched.tolist()
         number = numbers.pop() if isinstance(loss, Tensor) else loss
@@ -297,6 +282,31 @@ class Transfer:
 
     def _memory_on_device(self) -> Tensor:
         return torch.empty(self._flat.layout.parameter_count, dtype=torch.float32, device=self._flat.device)
+
+    def _scale_on_device(self, gradients: Tensor, eta: float, feedback: ErrorFeedback | None) -> list[Tensor]:
+        """Scale the gradients by -eta; return the least and the largest value, still on the device.
+
+        With error feedback, values that no wire type carries become 0, because what is left out goes with later deltas.
+        """
+        lowest, highest = gradients.mul_(-eta).aminmax()
+        if feedback is not None:
+            gradients.masked_fill_(~((lowest >= -LARGEST_SENT) & (highest <= LARGEST_SENT)), 0)
+        return [lowest.float(), highest.float()]
+
+    def _encode_on_host(self, gradients: Tensor, eta: float, feedback: ErrorFeedback | None) -> bool:
+        """Write the delta's parameters, unless they are there already; return whether all of them can be sent."""
+        if self._is_there:
+            return wire_casts.is_harmless(gradients, eta)
+        delta = self._delta_host[: self._delta_format.parameter_bytes]
+        if feedback is not None:
+            usable = wire_casts.is_harmless(gradients, eta)
+            if not usable:
+                gradients.zero_()
+            feedback.encode_next(gradients, -eta, delta)
+            return usable
+        if self._encoder is None:
+            self._encoder = HostEncoder(self._delta_format.wire_type, gradients, delta)
+        return self._encoder.encode(-eta)
 
     def _copy_out(self, scaled: Tensor, feedback: ErrorFeedback | None) -> None:
         split = self._delta_format.parameter_bytes

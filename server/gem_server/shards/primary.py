@@ -263,20 +263,10 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                     self.on_checkpoint_needed()
             case CheckpointWritten(number, error):
                 self.agreement.checkpoint_written(secondary.index, number, error)
-            case PieceHeld(session_id, commit_id, attempt):
-                commit = self._commits.get(session) if (session := self._sessions.find(session_id)) else None
-                if commit is not None and (commit.commit_id, commit.attempt) == (commit_id, attempt):
-                    commit.missing.discard(secondary.index)
-                    if not commit.missing and not commit.complete.done():
-                        commit.complete.set_result(None)
-            case CommitRefused(session_id, commit_id, refusal):
-                session = self._sessions.find(session_id)
-                commit = self._commits.get(session) if session is not None else None
-                is_next = commit is not None and commit.commit_id == commit_id
-                if session is not None and is_next and not session.queued_sequence:
-                    self.refused(Piece(session, commit_id), refusal)
-                    if session.commit_call is not None:
-                        session.commit_call.end(refusal.again())
+            case PieceHeld():
+                self._piece_held(secondary, report)
+            case CommitRefused():
+                self._piece_refused(report)
             case ParametersHeld(attempt):
                 if attempt == self._parameters_attempt:
                     self._parameters_missing.discard(secondary.index)
@@ -292,6 +282,26 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                 self.statistics.keep(secondary.index, report)
             case WorkerFigures():
                 self.statistics.keep(secondary.index, report)
+
+    def _piece_held(self, secondary: Secondary, held: PieceHeld) -> None:
+        """Note that a secondary holds its piece; the last one completes the commit."""
+        session = self._sessions.find(held.session_id)
+        commit = self._commits.get(session) if session is not None else None
+        if commit is None or (commit.commit_id, commit.attempt) != (held.commit_id, held.attempt):
+            return  # of an earlier commit or attempt
+        commit.missing.discard(secondary.index)
+        if not commit.missing and not commit.complete.done():
+            commit.complete.set_result(None)
+
+    def _piece_refused(self, refused: CommitRefused) -> None:
+        """Refuse a commit on all shards because a secondary refused its piece, unless it is ordered already."""
+        session = self._sessions.find(refused.session_id)
+        commit = self._commits.get(session) if session is not None else None
+        is_next = commit is not None and commit.commit_id == refused.commit_id
+        if session is not None and is_next and not session.queued_sequence:
+            self.refused(Piece(session, refused.commit_id), refused.refusal)
+            if session.commit_call is not None:
+                session.commit_call.end(refused.refusal.again())
 
     @override
     def upload_starts(self, piece: Piece) -> None:

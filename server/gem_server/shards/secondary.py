@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from typing_extensions import override
 
@@ -144,64 +145,37 @@ class SecondaryOrder(CommitOrder, CommitObserver):
     def receive(self, operation: Operation) -> None:
         """Queue an operation; let uploads start at once."""
         match operation:
-            case CommitExpected(session_id, commit_id, attempt):
-                commits = self._commits_of(session_id)
-                if commits.piece is not None and commits.piece.commit_id != commit_id:
-                    self._drop(commits, _replaced())
-                commits.expected, commits.attempt, commits.refused = commit_id, attempt, None
-                if commits.early is not None and commits.early.commit_id == commit_id:
-                    self._report_refused(commits, commits.early)
-                self._wake_all(commits.waiting)
-            case CommitRefused(session_id, commit_id, refusal):
-                commits = self._commits_of(session_id)
-                if commits.piece is not None and commits.piece.commit_id == commit_id:
-                    self._drop(commits, refusal.again())
-                commits.expected = 0
-                commits.refused = operation if refusal.retry_after is None else None
-                session = self._sessions.find(session_id)
-                if session is not None and session.commit_call is not None and commits.asked == commit_id:
-                    session.commit_call.end(refusal.again())
-            case CommitOrdered(session_id, commit_id, clock, eta):
-                commits = self._commits_of(session_id)
-                piece, commits.piece = commits.piece, None
-                if piece is None or piece.commit_id != commit_id:
-                    raise OutOfOrderError(f"the primary ordered a commit, clock {clock}, whose piece is not here")
-                commits.expected = 0
-                piece.eta = eta
-                self._clocks.append(clock)
-                self._applier.submit(piece)
+            case CommitExpected():
+                self._expect_commit(operation)
+            case CommitRefused():
+                self._refuse_commit(operation)
+            case CommitOrdered():
+                self._order_commit(operation)
             case Ended(session_id, refusal):
                 if session_id in self._commits:
                     self._drop(self._commits.pop(session_id), refusal.again())
-                self._queue(lambda: self._end(operation))
+                self._queue(partial(self._end, operation))
             case Joined():
-                self._queue(lambda: self._join(operation))
+                self._queue(partial(self._join, operation))
             case PullOrdered():
-                self._queue(lambda: self._pull(operation))
+                self._queue(partial(self._pull, operation))
             case Forgotten(session_id):
-                self._queue(lambda: self._forget(session_id))
+                self._queue(partial(self._forget, session_id))
             case ParametersExpected():
-                if self._first is not None:
-                    self._first.fail(_replaced())
-                    self._first = None
-                self._first_expected = operation
-                self._wake()
-            case ParametersOrdered(session_id):
-                first, self._first = self._first, None
-                if first is None or first.session.session_id != session_id:
-                    raise OutOfOrderError("the primary ordered first parameters that are not here")
-                self._queue(lambda: self._initialize(first))
+                self._expect_parameters(operation)
+            case ParametersOrdered():
+                self._order_parameters(operation)
             case Finished(reason):
-                self._queue(lambda: self._finish(reason))
+                self._queue(partial(self._finish, reason))
             case RecordEnded():
                 self._queue(self._end_record)
             case DurableEverywhere(clock):
                 self.agreement.durable_everywhere(clock)
             case CheckpointCut(number):
                 self.agreement.checkpoint_cut(number)
-                self._queue(lambda: self._cut(number))
+                self._queue(partial(self._cut, number))
             case SnapshotOrdered(clock):
-                self._queue(lambda: self._keep(clock))
+                self._queue(partial(self._keep, clock))
             case CheckpointComplete(number):
                 self.agreement.checkpoint_complete(number)
 
@@ -328,6 +302,55 @@ class SecondaryOrder(CommitOrder, CommitObserver):
 
     def _commits_of(self, session_id: bytes) -> _Commits:
         return self._commits.setdefault(session_id, _Commits())
+
+    def _expect_commit(self, expected: CommitExpected) -> None:
+        """Let uploads of this commit continue, and drop the piece of another commit of its session."""
+        commits = self._commits_of(expected.session_id)
+        commit_id = expected.commit_id
+        if commits.piece is not None and commits.piece.commit_id != commit_id:
+            self._drop(commits, _replaced())
+        commits.expected, commits.attempt, commits.refused = commit_id, expected.attempt, None
+        if commits.early is not None and commits.early.commit_id == commit_id:
+            self._report_refused(commits, commits.early)
+        self._wake_all(commits.waiting)
+
+    def _refuse_commit(self, refused: CommitRefused) -> None:
+        """Drop the piece of a commit that another shard refused, and end the call that uploads it."""
+        commits = self._commits_of(refused.session_id)
+        commit_id, refusal = refused.commit_id, refused.refusal
+        if commits.piece is not None and commits.piece.commit_id == commit_id:
+            self._drop(commits, refusal.again())
+        commits.expected = 0
+        commits.refused = refused if refusal.retry_after is None else None
+        session = self._sessions.find(refused.session_id)
+        if session is not None and session.commit_call is not None and commits.asked == commit_id:
+            session.commit_call.end(refusal.again())
+
+    def _order_commit(self, ordered: CommitOrdered) -> None:
+        """Queue the piece of a commit that all shards hold."""
+        commits = self._commits_of(ordered.session_id)
+        piece, commits.piece = commits.piece, None
+        if piece is None or piece.commit_id != ordered.commit_id:
+            raise OutOfOrderError(f"the primary ordered a commit, clock {ordered.clock}, whose piece is not here")
+        commits.expected = 0
+        piece.eta = ordered.eta
+        self._clocks.append(ordered.clock)
+        self._applier.submit(piece)
+
+    def _expect_parameters(self, expected: ParametersExpected) -> None:
+        """Let the upload of first parameters by this session continue, and fail that of another one."""
+        if self._first is not None:
+            self._first.fail(_replaced())
+            self._first = None
+        self._first_expected = expected
+        self._wake()
+
+    def _order_parameters(self, ordered: ParametersOrdered) -> None:
+        """Queue the first parameters that all shards hold."""
+        first, self._first = self._first, None
+        if first is None or first.session.session_id != ordered.session_id:
+            raise OutOfOrderError("the primary ordered first parameters that are not here")
+        self._queue(partial(self._initialize, first))
 
     def _queue(self, execute: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:
