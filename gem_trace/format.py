@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gem_core.checksum import crc32c, crc32c_of
 
-FORMAT = "gemps-trace-1"
+FORMAT = "gemps-trace-2"
 MAGIC = b"GTRC"
 ALIGNMENT = 64
 

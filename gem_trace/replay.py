@@ -136,23 +136,12 @@ def _plan(records: Iterator[Record], asked: int | None) -> _Plan:
 
 @dataclass(slots=True)
 class _Session:
-    """`held`: clocks and parameters, oldest first."""
+    """`clock`: of the snapshot."""
 
     worker: str
-    overlap: bool
     state: RuleState | None = None
-    held: list[tuple[int, NDArray[np.float32]]] = field(default_factory=list)
+    clock: int = 0
     sequence: int | None = None
-
-    def copy_snapshot(self, base: int) -> NDArray[np.float32] | None:
-        """Writable; None: not held."""
-        newest = self.held[-1][1]
-        clock, snapshot = self.held.pop(0) if len(self.held) > self.overlap else (0, np.empty_like(newest))
-        if clock != base:
-            if not self.held or self.held[-1][0] != base:
-                return None
-            np.copyto(snapshot, newest)
-        return snapshot
 
 
 class _KeptState(NamedTuple):
@@ -262,17 +251,12 @@ class _Replay:
 
     def _joined(self, record: Record) -> None:
         worker = str(record.event["worker"])
-        self._sessions[record.event["session"]] = _Session(worker, bool(record.event.get("overlap", False)))
+        self._sessions[record.event["session"]] = _Session(worker)
         self._joins += 1
 
     def _pulled(self, record: Record) -> None:
         now, session = self._known(record)
         assert self._rule is not None
-        if "moments" in record.event:
-            raise ReplayError(
-                f"the server gave a worker its moment of before a restart (offset {record.offset}), as no version of "
-                "gemps does now: replay this trace with the version that recorded it"
-            )
         if record.event["reset"]:
             session.state = self._rule.new_worker(now.parameters)
             now.resets += session.worker in self._met
@@ -281,7 +265,7 @@ class _Replay:
             raise ReplayError(f"at offset {record.offset} a session pulls again that never pulled")
         else:
             self._rule.refresh(now.parameters, session.state)
-        session.held = [(now.clock, session.state.snapshot)]
+        session.clock = now.clock
 
     def _forgotten(self, record: Record) -> None:
         _, session = self._known(record)
@@ -299,7 +283,7 @@ class _Replay:
         place = f"clock {clock} (offset {record.offset})"
         if session.state is None:
             raise ReplayError(f"{place} is of a session that has not pulled")
-        base = int(event.get("base", session.held[-1][0]))
+        base = int(event["base"])
         staleness = now.clock - base
         if clock != now.clock + 1 or staleness != event["staleness"]:
             raise ReplayError(f"{place} does not follow from what came before it: clock {now.clock}")
@@ -309,17 +293,15 @@ class _Replay:
         if record.payload.nbytes != 4 * count + now.layout.buffer_bytes:
             raise ReplayError(f"{place}: the delta has another size than the layout says")
         delta = np.frombuffer(record.payload, np.float32, count)
-        snapshot = session.copy_snapshot(base)
-        if snapshot is None:
+        if session.clock != base:
             raise ReplayError(
                 f"{place} does not follow from what came before it: its session does not hold clock {base}"
             )
-        session.state.snapshot = snapshot
         found = self._rule.commit(now.parameters, session.state, delta, staleness, event.get("eta", math.nan))
         _compare(found, Statistics(**event["statistics"]), place)
         now.buffers = bytes(record.payload[4 * count :])
         now.clock = clock
-        session.held.append((clock, snapshot))
+        session.clock = clock
         now.commits += 1
         session.sequence = sequence
         self._store_digest()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gem_server.settings import ServerSettings
+from gem_worker.settings import WorkerSettings
 from pydantic_settings import BaseSettings
 from typer.core import TyperCommand, TyperGroup
 
@@ -72,6 +73,10 @@ SETTINGS: dict[str, Gone] = {
     "order_trace": Gone(
         "gemps replay FILE computes a recorded run again, gemps simulate --follow FILE its gradients, too",
         (ServerSettings,),
+    ),
+    "overlap": Gone(
+        "on slow networks let the run have local steps, --local-steps 4 on the server, or narrower wire types",
+        (WorkerSettings,),
     ),
     "state_type": Gone(
         "several servers divide the memory; use --shards with gemps train, or --shard with gemps serve",

@@ -396,10 +396,6 @@ def _facts_of_server(status: Status) -> list[tuple[str, str]]:
 def _facts_of_workers(status: Status) -> list[tuple[str, str]]:
     found = []
     workers = [worker for worker in status.get("workers", ()) if state(worker, "state") in LIVE]
-    if overlapping := sum(bool(worker.get("overlap")) for worker in workers):
-        found.append(
-            ("overlap", f"{overlapping} of {len(workers)} workers: staleness includes the worker's previous commit")
-        )
     ways = Counter(way for way in map(exchange, workers) if way in _TRANSPORTS.values())
     if ways:
         found.append(("exchange", ", ".join(f"{count} over {way}" for way, count in sorted(ways.items()))))

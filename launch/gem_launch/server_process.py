@@ -37,7 +37,7 @@ from gem_launch.tables import Table, table
 POLL = 0.02  # seconds
 STOP_SECONDS = 60.0  # draining, writing gigabytes
 GROUP_SECONDS = 3.0  # a shard that fails ends the others
-OF_WORKERS = {*WIRE_VARIABLES, "every", "optimizer", "overlap"}
+OF_WORKERS = {*WIRE_VARIABLES, "every", "optimizer"}
 
 _log = logging.getLogger(__name__)
 

@@ -116,7 +116,6 @@ class Recorder(CommitObserver):
                 "engine": join_info.engine,
                 "delta_wire_type": join_info.delta_wire_type.name,
                 "parameter_wire_type": join_info.parameter_wire_type.name,
-                "overlap": join_info.overlap,
             }
         )
 

@@ -559,7 +559,6 @@ class Server:
                 str(self._memory_socket.path) if self._memory_socket is not None else "",
                 self._ports,
                 monotonic,
-                self.rule,
                 self._layouts,
                 self.shard,
                 self._ordering,

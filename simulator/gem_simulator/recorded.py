@@ -122,7 +122,6 @@ def _read(path: Path) -> Recorded:
             first = record
         elif name == "joined":
             _refuse(any(other["rank"] == event["rank"] for other in joined.values()), path, "a worker joined twice")
-            _refuse(event.get("overlap", False), path, "a worker overlapped computing and exchanging")
             joined[event["session"]] = event
         elif name == "pulled":
             _refuse(not event["reset"], path, "a worker pulled again during the run")

@@ -62,7 +62,7 @@ class TraceRecorder:
         fields: dict[str, Any] = {"event": event.kind.value, "session": event.rank + 1, "at": event.at}
         if event.kind is Kind.JOINED:
             fields |= {"worker": f"simulated-{event.rank}", "rank": event.rank, "host_rank": event.rank}
-            fields |= {"agent": "gem_simulator", "device": "cpu", "overlap": False}
+            fields |= {"agent": "gem_simulator", "device": "cpu"}
             fields |= {"delta_wire_type": self._wires[0], "parameter_wire_type": self._wires[1]}
         elif event.kind is Kind.PULLED:
             fields["reset"] = True

@@ -229,12 +229,6 @@ def test_numbers_are_short(value: Any, text: str) -> None:
     assert status_view.number(value) == text
 
 
-def test_workers_that_overlap_are_counted() -> None:
-    assert "overlap" not in status_view.plain_report(STATUS)
-    workers = [{**WORKER, "overlap": True}, WORKER, {**WORKER, "overlap": True, "state": "WORKER_STATE_LEFT"}]
-    assert "overlap: 1 of 2 workers" in status_view.plain_report(changed(workers=workers))
-
-
 def test_workers_are_counted_by_their_wire_types() -> None:
     assert "wire types" not in status_view.plain_report(STATUS)
     sparse = {**WORKER, "delta_wire_type": "WIRE_TYPE_SPARSE_BLOCK", "parameter_wire_type": "WIRE_TYPE_INT4_BLOCK"}

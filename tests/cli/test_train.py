@@ -247,19 +247,12 @@ def test_a_script_of_ones_own_trains_with_two_workers_and_without_a_budget_ends_
     assert "my_script.py stop), which alone knows model and data: load it there with gemps.load(" in scored.stderr
 
 
-def test_overlap_is_refused_with_local_steps(tmp_path: Path) -> None:
-    done = gemps_here("train", "--overlap", "--local-steps", "4", "--run-dir", str(tmp_path / "run"))
-    assert (done.returncode, done.stderr.count("\n")) == (USAGE, 1)
-    assert "--overlap and --local-steps 4: leave out one of them" in done.stderr
-    assert not (tmp_path / "run").exists()
-
-
 def test_options_without_effect_on_a_script_are_refused(script: str, tmp_path: Path) -> None:
     done = gemps_here(
-        "train", "--batch-size", "8", "--overlap", "--run-dir", str(tmp_path / "run"), "--", "python", script
+        "train", "--batch-size", "8", "--device", "cpu", "--run-dir", str(tmp_path / "run"), "--", "python", script
     )
     assert done.returncode == USAGE
-    assert "--batch-size, --overlap: only for the built-in tasks" in done.stderr
+    assert "--batch-size, --device: only for the built-in tasks" in done.stderr
     assert not (tmp_path / "run").exists()
 
 

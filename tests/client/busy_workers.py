@@ -12,7 +12,7 @@ PREAMBLE = """
 import signal, sys
 import numpy as np
 from gem_core import ElementType, Layout, TensorKind, TensorSpec
-from gem_worker.client import Client, Courier
+from gem_worker.client import Client
 
 class Terminated(BaseException):
     pass
@@ -22,7 +22,7 @@ def terminate(*_):
 
 signal.signal(signal.SIGTERM, terminate)
 layout = Layout([TensorSpec("w", (2048,), ElementType.FLOAT32, TensorKind.PARAMETER)])
-held = [memoryview(bytearray(4 * 2048)) for _ in range(2)]
+held = memoryview(bytearray(4 * 2048))
 delta = memoryview(np.full(2048, 1e-6, np.float32).tobytes())
 """
 

@@ -97,17 +97,6 @@ def test_a_connection_cut_at_any_byte_leaves_worker_and_copy_equal(
     assert EventKind.DELTA_DROPPED not in connected.kinds()
 
 
-def test_with_overlap_differences_are_from_the_newest_reply(serve: Serve, connect: Connect) -> None:
-    server = serve()
-    client = connect(server.address, LARGE, overlap=True, parameter_wire_types=(WireType.INT4_BLOCK,)).client
-    begin(client, LARGE)
-    intos = [buffer(LARGE), buffer(LARGE)]
-    for step in range(10):
-        into = intos[step % 2]
-        client.commit(delta(LARGE, step), into, base=client.bases[0])
-        np.testing.assert_array_equal(copy_of(server), parameters_in(LARGE, into))
-
-
 def test_a_restarted_server_sends_parameters_whole_first(serve: Serve, connect: Connect) -> None:
     server = serve()
     connected = connect(server.address, LARGE, parameter_wire_types=(WireType.SPARSE_BLOCK,))
@@ -127,16 +116,16 @@ def test_a_restarted_server_sends_parameters_whole_first(serve: Serve, connect: 
         server.stop()
 
 
-def test_a_repeat_with_overlap_brings_parameters_whole(serve: Serve, proxied: Proxied, connect: Connect) -> None:
+def test_a_repeat_into_another_buffer_brings_parameters_whole(serve: Serve, proxied: Proxied, connect: Connect) -> None:
     server = serve(lane_port=-1)
     proxy = proxied(server)
-    client = connect(proxy.address, LARGE, overlap=True, parameter_wire_types=(WireType.INT4_BLOCK,)).client
+    client = connect(proxy.address, LARGE, parameter_wire_types=(WireType.INT4_BLOCK,)).client
     begin(client, LARGE)
     intos = [buffer(LARGE), buffer(LARGE)]
     for step in range(12):
         into = intos[step % 2]
         proxy.cut_after("to_client", 700 * step)
-        outcome = client.commit(delta(LARGE, step), into, base=client.bases[0])
+        outcome = client.commit(delta(LARGE, step), into)
         proxy.disarm()
         assert outcome.applied
         np.testing.assert_array_equal(copy_of(server), parameters_in(LARGE, into))

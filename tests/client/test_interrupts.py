@@ -15,12 +15,12 @@ BUSY_WORKER = (
     + """
 with Client(sys.argv[1], worker_name="worker", layout=layout) as client:
     if not client.join().has_parameters:
-        client.initialize(held[0])
-    client.pull(held[0])
+        client.initialize(held)
+    client.pull(held)
     print("training", flush=True)
     try:
         while True:
-            client.commit(delta, held[0])
+            client.commit(delta, held)
     except Terminated:
         client.leave("terminated")
         print("left", flush=True)

@@ -13,7 +13,7 @@ TARGETS = re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding=
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 # Modules of benchmarks that others of them use.
 PARTS = {
-    "__init__", "against_workers", "limited_cores", "limited_links", "overlap_runs", "picture_theme", "round_trips",
+    "__init__", "against_workers", "limited_cores", "limited_links", "picture_theme", "round_trips",
     "served",
 }  # fmt: skip
 

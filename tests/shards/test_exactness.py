@@ -74,16 +74,16 @@ def test_shards_move_the_model_as_one_server(rule: str, precondition: str, shard
 
 
 def run_at_once(shards: int) -> Float32:
-    """Concurrent workers, with overlap, in round robin."""
+    """Concurrent workers in round robin."""
     with serving(shards, rule="gem", order="round-robin", min_workers=WORKERS, steps=ROUNDS) as group:
-        workers = [Worker(group.address, number, overlap=True) for number in range(WORKERS)]
+        workers = [Worker(group.address, number) for number in range(WORKERS)]
         for worker in workers:
             worker.begin()
 
         def train(worker: Worker) -> None:
             worker.pull()
             for _ in range(ROUNDS):
-                assert worker.commit(base=worker.client.bases[0]).applied
+                assert worker.commit().applied
 
         threads = [threading.Thread(target=train, args=(worker,)) for worker in workers]
         for thread in threads:

@@ -14,7 +14,6 @@ from gem_trace.format import digest, encode
 from tests.waiting import eventually_async
 from tests.wire.conftest import Serve
 from tests.wire.model import BFLOAT16, INT4_BLOCK, LARGE, SMALL, Model, Values
-from tests.wire.pipeline import Pipeline
 from tests.wire.refusals import refused
 from tests.wire.serving import Serving
 from tests.wire.worker import RawWorker, all_of
@@ -95,44 +94,14 @@ async def test_events_are_in_the_order_in_which_they_happened(serve: Serve, tmp_
     assert "session_id" not in path.read_bytes().decode("latin-1")
 
 
-@pytest.mark.parametrize("precondition", ["none", "averaged-rms"])
-@pytest.mark.parametrize("model", [SMALL, LARGE], ids=["small", "large"])
-async def test_replay_of_overlapping_workers_is_bit_equal(
-    serve: Serve, tmp_path: Path, model: Model, precondition: str
-) -> None:
-    """Beside one that does not overlap; with pulls between, and gradients of the newest parameters (a skipped step)."""
-    serving = await serve(record=tmp_path / "run.trace", precondition=precondition, eta_schedule="warmup:20")
-    (plain,) = await serving.training(1, model)
-    pipelines = [Pipeline(worker) for worker in await serving.training(2, model, overlap=True)]
-
-    async def overlap(pipeline: Pipeline, number: int) -> None:
-        for step in range(9):
-            if step == 4:
-                await pipeline.pull()
-            if step == 7:
-                pipeline.base = pipeline.worker.version
-            await pipeline.commit(pipeline.worker.delta(1000 * number + step))
-
-    await all_of(work([plain], 9), *(overlap(one, number) for number, one in enumerate(pipelines, 1)))
-    ended = bytes((await serving.read(model)).payload)
-    await serving.stop()
-    found = replay(tmp_path / "run.trace")
-    assert payload(model, found) == ended
-    assert (found.commits, found.compared_end, found.resets) == (27, True, 0)
-
-
-@pytest.mark.parametrize("fields", [("base", "overlap"), ("eta", "precondition")])
-async def test_a_trace_without_newer_fields_is_replayed_as_before(
-    serve: Serve, tmp_path: Path, fields: tuple[str, str]
-) -> None:
-    """As versions of gemps wrote it that knew no overlap, or no preconditioner."""
+async def test_a_trace_without_newer_fields_is_replayed_as_before(serve: Serve, tmp_path: Path) -> None:
+    """As versions of gemps wrote it that knew no preconditioner."""
     path, old = tmp_path / "run.trace", tmp_path / "old.trace"
     ended = await recorded(serve, path)
     with old.open("wb") as stream:
         for record in read_records(map_file(path)):
-            event = {name: value for name, value in record.event.items() if name not in fields}
-            holder = {"base": "joined", "eta": "started"}[fields[0]]
-            assert len(record.event) - len(event) == (event["event"] in (holder, "committed"))
+            event = {name: value for name, value in record.event.items() if name not in ("eta", "precondition")}
+            assert len(record.event) - len(event) == (event["event"] in ("started", "committed"))
             stream.writelines(encode(event, [record.payload]))
     assert payload(SMALL, replay(old)) == ended
 
@@ -341,7 +310,6 @@ def of_another(event: dict[str, Any], body: bytearray) -> None:
         (at_5(lambda event, body: event.pop("sequence")), "not a trace of this version"),
         (of(lambda event, body: event.update(rule="downpour", rule_settings={}), "started"), r"clock 2 .*: \w+ is"),
         (of(lambda event, body: event.update(format="gemps-trace-0"), "started"), "its format is gemps-trace-0"),
-        (of(lambda event, body: event.update(moments=1), "pulled"), "moment of before a restart .*: replay this trace"),
     ],
 )
 async def test_what_was_changed_does_not_pass(serve: Serve, tmp_path: Path, change: Change, words: str) -> None:

@@ -154,4 +154,4 @@ class Serving(Endpoint):
     def snapshot(self, worker: RawWorker) -> Values:
         """s_w as the server keeps it: full precision, whatever travelled."""
         held = next(s.held for s in self.server.sessions.live() if s.session_id == worker.session_id)
-        return Values(held.newest.parameters.copy(), held.newest.buffers.joined())
+        return Values(held.snapshot.parameters.copy(), held.snapshot.buffers.joined())

@@ -62,7 +62,6 @@ async def test_join_answers_with_what_a_worker_needs(serving: Serving) -> None:
     assert answer.last_applied_sequence == 0
     assert not answer.has_parameters
     assert answer.session_timeout_seconds == 120
-    assert not answer.overlap
     assert answer.server_version
 
 

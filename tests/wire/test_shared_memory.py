@@ -99,20 +99,6 @@ async def test_parameters_come_as_chunks_until_the_snapshot_lies_in_shared_memor
     assert payload == flat(serving.snapshot(worker))
 
 
-async def test_with_overlap_the_older_snapshot_stays_while_the_newer_is_written(serve: Serve, path: Path) -> None:
-    _, worker, shared = await sharing(serve, path, overlap=True)
-    base = worker.version
-    assert len(shared.snapshots) == 2
-    _, first = await shared.commit(worker.delta(1))
-    held = worker.version
-    commit = shared.prepare(worker.delta(2), base_version=base)
-    verdict, second = await shared.exchange(commit)
-    assert verdict.version.clock == 3
-    assert first != second
-    stamps = {shared.stamp(region)[1] for region in shared.snapshots}
-    assert stamps == {held.clock, 3}
-
-
 async def test_the_server_multiplies_where_the_header_says_so(serve: Serve, path: Path) -> None:
     _, worker, shared = await sharing(serve, path)
     other = await serve()

@@ -252,17 +252,6 @@ async def test_a_version_alone_does_not_say_what_a_session_holds(serve: Serve, r
     np.testing.assert_array_equal(pulled.values.parameters, oracle.held(workers[1].name))
 
 
-@pytest.mark.parametrize(
-    ("rule", "granted"), [("gem", True), ("ringmaster", True), ("dana", False), ("easgd", False), ("agn", False)]
-)
-async def test_overlap_is_not_granted_where_what_a_worker_does_follows_from_what_it_was_sent_last(
-    serve: Serve, rule: str, granted: bool
-) -> None:
-    serving = await serve(rule=rule)
-    worker = await serving.joined(overlap=True)
-    assert worker.membership.overlap == granted
-
-
 async def test_dana_forgets_a_worker_that_left_after_its_last_commit(serve: Serve) -> None:
     serving, oracle, workers = await elsewhere(serve, "dana", "")
     await workers[2].leave()

@@ -69,7 +69,7 @@ def central(server: ServerThread, model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-@pytest.mark.parametrize("settings", [{}, {"overlap": True}, {"delta_wire": "bfloat16", "parameter_wire": "int4"}])
+@pytest.mark.parametrize("settings", [{}, {"delta_wire": "bfloat16", "parameter_wire": "int4"}])
 def test_beside_masks_and_tables_only_what_batch_norm_changes_travels(
     server: ServerThread, settings: dict[str, Any]
 ) -> None:
@@ -128,24 +128,6 @@ def test_a_change_of_a_script_reaches_the_server_and_another_worker_that_does_no
         train(one, 1)
         assert model.table.numpy().tobytes() == expected
         assert central(server, model)["table"].numpy().tobytes() == expected
-
-
-def test_a_change_of_another_worker_arrives_with_overlap_and_own_changes_stay(server: ServerThread) -> None:
-    model, other = Masked(), Masked()
-    with connect(server, model, name="one", overlap=True) as one, connect(server, other, name="other") as two:
-        train(one, 2)
-        other.table.fill_(5)
-        train(two, 1)
-        counters = []
-        for _ in range(3):
-            train(one, 1)
-            counters.append(int(model[2].num_batches_tracked))
-        assert bool((model.table == 5).all())
-        assert counters == [3, 4, 5]
-        model.table.fill_(6)
-        train(one, 2)
-        train(two, 1)
-        assert bool((other.table == 6).all())
 
 
 def test_an_infinite_mask_trains_and_is_in_the_checkpoint_as_it_is(server: ServerThread) -> None:

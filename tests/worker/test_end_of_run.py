@@ -22,7 +22,6 @@ IMPATIENT = ClientSettings(connect_timeout=20)
 WAYS = {
     "stream": {},
     "shared memory": {},
-    "overlap": {"overlap": True},
     "optimizer": {"every": 2},
     "local steps": {},
 }
@@ -90,7 +89,7 @@ def test_a_loop_that_asks_whether_the_run_is_finished_computes_nothing_in_vain(
                 ps.step(backward(model))
                 steps += 1
             kept = held(model)
-        assert steps == {"optimizer": 6, "local steps": 6, "overlap": 4}.get(way, 3)
+        assert steps == {"optimizer": 6, "local steps": 6}.get(way, 3)
         assert worker_status(server)["state"] == "WORKER_STATE_FINISHED"
         server.stop()
         assert_equal(model, kept)
@@ -108,7 +107,7 @@ def test_a_worker_whose_run_others_finished_gets_one_report_and_the_newest_param
             while not end.finished:
                 end.step(backward(other))
             report = ps.step(loss)
-            while report.local or report.under_way:
+            while report.local:
                 report = ps.step(backward(model))
             assert (report.applied, report.skipped, report.verdict) == (False, False, None)
             assert ps.finished

@@ -219,16 +219,15 @@ def commit(ps: ParameterServer, *gradients: Tensor, scale: float = 1.0) -> list[
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["stream", "shared memory"])
-@pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "overlap"])
 def test_a_worker_commits_the_direction_of_its_run(
-    shared: bool, overlap: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gem_worker.client.session.SMALLEST_SHARED_BYTES", 1)
     place = {"shared_memory_socket": tmp_path / "memory"} if shared else {}
     gradients = [random_tensor(4, 6), random_tensor(6)]
     model = Parameters(*gradients)
     with ServerThread(rule="downpour", direction="spectral", clip_norm=0.5, eta=ETA, **place) as server:
-        with ParameterServer(server.address, model, overlap=overlap, client_settings=IMPATIENT) as ps:
+        with ParameterServer(server.address, model, client_settings=IMPATIENT) as ps:
             assert (ps.run_settings.direction, ps.run_settings.clip_norm) == ("spectral", 0.5)
             for _ in range(3):
                 commit(ps, *gradients)

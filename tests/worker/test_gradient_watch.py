@@ -15,7 +15,7 @@ from tests.worker.serving import ServerThread
 from tests.worker.zoo import make
 
 IMPATIENT = ClientSettings(connect_timeout=20)
-WAYS: dict[str, dict[str, Any]] = {"plain": {}, "overlap": {"overlap": True}, "local steps": {}}
+WAYS: dict[str, dict[str, Any]] = {"plain": {}, "local steps": {}}
 
 
 @pytest.fixture(autouse=True)

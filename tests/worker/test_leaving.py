@@ -94,25 +94,23 @@ def left_with(server: ServerThread, commits: int) -> bool:
     return bool(found["state"] == "WORKER_STATE_LEFT" and int(found["commits"]) == commits)
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_the_gradient_under_way_is_dropped_at_once(overlap: bool) -> None:
+def test_the_gradient_under_way_is_dropped_at_once() -> None:
     with ServerThread() as server:
-        ps = connect(server.address, make("perceptron"), overlap=overlap)
+        ps = connect(server.address, make("perceptron"))
         with ends_terminated(), ps:
             train(ps, 5)
             backward(ps.model)
             terminate()
             pytest.fail("the computation went on")
         assert left_with(server, 5)
-    assert ps.applied_steps == 5  # with overlap the last commit was waited for
+    assert ps.applied_steps == 5
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_a_commit_in_flight_is_finished(overlap: bool) -> None:
+def test_a_commit_in_flight_is_finished() -> None:
     with two_by_turns() as (server, ask):
-        ps = connect(server.address, make("perceptron"), overlap=overlap)
+        ps = connect(server.address, make("perceptron"))
         with ends_terminated(), ps:
-            train(ps, 2 if overlap else 1)  # the first reply says that the run is no longer WAITING
+            train(ps, 1)  # the first reply says that the run is no longer WAITING
             with terminated_when_it_waits(ps, lambda: ask(2)):
                 while True:
                     train(ps, 1)

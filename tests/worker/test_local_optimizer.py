@@ -438,8 +438,6 @@ def test_optimizers_that_cannot_work_are_refused_with_the_fix() -> None:
         refused(model.parameters())
     with pytest.raises(ValueError, match="every=0"):
         refused(adamw(model), every=0)
-    with pytest.raises(ValueError, match="overlap is for gradients"):
-        refused(adamw(model), overlap=True)
     with pytest.raises(ValueError, match="pass optimizer="):
         refused(None, every=8)
 

@@ -401,6 +401,8 @@ def test_missing_and_wrong_arguments_are_told_with_the_fix(monkeypatch: pytest.M
         ParameterServer("127.0.0.1:1", make("perceptron"), delta_wire="int8")
     with pytest.raises(ValueError, match=r"'int2' is no wire type here; use one of float32, .*, int4, sparse"):
         ParameterServer("127.0.0.1:1", make("perceptron"), parameter_wire="int2")
+    with pytest.raises(TypeError, match=r"overlap is gone: leave it out.* gemps\.serve\(local_steps=4\)"):
+        ParameterServer("127.0.0.1:1", make("perceptron"), overlap=True)
     with pytest.raises(RuntimeError, match="with ParameterServer"):
         ParameterServer("127.0.0.1:1", make("perceptron")).step()
 
@@ -423,11 +425,10 @@ def test_a_server_that_never_comes_is_told_in_the_end() -> None:
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 @pytest.mark.parametrize("wire", ["float32", "bfloat16"])
-@pytest.mark.parametrize("overlap", [False, True])
-def test_a_model_whose_parameters_have_no_elements_commits(server: ServerThread, wire: WireName, overlap: bool) -> None:
+def test_a_model_whose_parameters_have_no_elements_commits(server: ServerThread, wire: WireName) -> None:
     """It learns nothing, and nothing is wrong with it: a layer of width 0 may be all that is left to train."""
     model = nn.Linear(0, 3, bias=False)
-    with connect(server, model, delta_wire=wire, parameter_wire=wire, overlap=overlap) as ps:
+    with connect(server, model, delta_wire=wire, parameter_wire=wire) as ps:
         for _ in range(6):
             model(torch.zeros(2, 0)).sum().backward()
             ps.step()

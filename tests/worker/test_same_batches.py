@@ -33,7 +33,7 @@ def warnings_of(server: ServerThread) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("settings", [{}, {"overlap": True}, {"every": 2}], ids=["plain", "overlap", "optimizer"])
+@pytest.mark.parametrize("settings", [{}, {"every": 2}], ids=["plain", "optimizer"])
 def test_workers_with_the_same_batches_are_named_and_others_are_not(settings: dict[str, Any]) -> None:
     """The warning does not depend on when the workers join."""
     rule = {"rule": "adaptive-staleness"} if settings.get("every") else {}

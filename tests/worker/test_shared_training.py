@@ -78,12 +78,11 @@ def end_the_connection(ps: ParameterServer, path: Path) -> None:
 KINDS = ["perceptron", "batch-norm", "tied-weights", "channels-last", "float64"]
 
 
-@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_parameters_are_bit_for_bit_those_of_the_stream(kind: str, overlap: bool, tmp_path: Path) -> None:
+def test_parameters_are_bit_for_bit_those_of_the_stream(kind: str, tmp_path: Path) -> None:
     streaming, sharing = make(kind), make(kind)
     for model, path in ((streaming, None), (sharing, tmp_path / "memory")):
-        with session(model, path, overlap=overlap) as ps:
+        with session(model, path) as ps:
             assert ps.shares_memory == (path is not None)
             for seed in range(8):
                 inputs, labels = a_batch(seed=seed)

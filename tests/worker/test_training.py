@@ -38,13 +38,10 @@ def all_finish(children: list[Process]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("options", [(), ("--overlap",)], ids=["in-turn", "overlap"])
-def test_two_workers_learn_digits_and_their_json_lines_account_for_every_commit(
-    options: tuple[str, ...], processes: Processes
-) -> None:
+def test_two_workers_learn_digits_and_their_json_lines_account_for_every_commit(processes: Processes) -> None:
     """Together the workers' logs name each version once: nothing was applied twice, and nothing is missing."""
     server, address = processes.serve("--epochs=30", "--min-workers=2")
-    both = workers(processes, address, 2, "--log-format=json", "--log-interval=0", *options)
+    both = workers(processes, address, 2, "--log-format=json", "--log-interval=0")
     all_finish(both)
     assert server.wait() == 0, server.output
     result = evaluate_checkpoint(processes.checkpoint)
@@ -95,24 +92,6 @@ def test_the_custom_script_trains_with_two_workers(processes: Processes) -> None
 
 
 @pytest.mark.long
-def test_round_robin_runs_with_overlap_and_one_seed_are_bit_identical(tmp_path: Path) -> None:
-    """Without overlap tests/simulator/test_one_system.py sees to it, and tests/cli/test_train.py."""
-    models = []
-    for name in ("one", "two"):
-        folder = tmp_path / name
-        folder.mkdir()
-        with processes_in(folder) as processes:
-            server, address = processes.serve(
-                "--order=round-robin", "--min-workers=2", "--steps=15", "--seed=1", "--eta=0.1"
-            )
-            all_finish(workers(processes, address, 2, "--device=cpu", "--overlap"))
-            assert server.wait() == 0, server.output
-            models.append(processes.checkpoint.read_bytes())
-    first, second = models
-    assert first == second
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("task", ["mnist", "imagefolder", "generated-images"])
 def test_tasks_with_files_and_models_of_torchvision_train(task: str, processes: Processes, tmp_path: Path) -> None:
     arguments = [f"--task={task}", f"--dataset-dir={tmp_path / 'data'}", "--batch-size=4", "--image-size=64"]
@@ -143,17 +122,15 @@ def test_json_lines_are_one_object_a_line_and_end_with_the_split_of_the_time(pro
 
 
 @pytest.mark.parametrize(
-    ("stop", "code", "reason", "options"),
+    ("stop", "code", "reason"),
     [
-        pytest.param("interrupt", 130, "interrupted", (), marks=pytest.mark.long),
-        ("terminate", 0, "terminated", ("--overlap",)),
+        pytest.param("interrupt", 130, "interrupted", marks=pytest.mark.long),
+        ("terminate", 0, "terminated"),
     ],
 )
-def test_a_stopped_worker_leaves_the_run(
-    stop: str, code: int, reason: str, options: tuple[str, ...], processes: Processes
-) -> None:
+def test_a_stopped_worker_leaves_the_run(stop: str, code: int, reason: str, processes: Processes) -> None:
     server, address = processes.serve()
-    (worker,) = workers(processes, address, 1, "--log-interval=0.1", *options)
+    (worker,) = workers(processes, address, 1, "--log-interval=0.1")
     worker.until_log_has("training:")
     getattr(worker, stop)()
     assert worker.wait() == code, worker.output

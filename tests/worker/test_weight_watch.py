@@ -77,12 +77,11 @@ def write_with_numpy(model: nn.Module) -> None:
 CHANGES = [halve, halve_data, assign_data, load, write_with_numpy]
 
 
-@pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_between_steps_is_warned_of_once_with_the_tensors_name(
-    change: Callable[[nn.Module], object], overlap: bool, server: ServerThread, caplog: pytest.LogCaptureFixture
+    change: Callable[[nn.Module], object], server: ServerThread, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with connect(server, make("perceptron"), overlap=overlap) as ps:
+    with connect(server, make("perceptron")) as ps:
         train(ps, STEPS, change)
     (warning,) = warnings_of(caplog)
     assert warning.startswith("1.weight was changed by the script between two steps. This has no effect on the run")
@@ -173,14 +172,13 @@ def replace_memory(model: nn.Module) -> None:
         parameter.data = parameter.data.clone()
 
 
-@pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])
 @pytest.mark.parametrize(
     "change", [swap_and_swap_back, perturb_and_subtract, move_and_convert, copy_and_save, replace_memory]
 )
 def test_what_leaves_the_values_as_they_are_is_not_warned_of(
-    change: Callable[[nn.Module], object], overlap: bool, server: ServerThread, caplog: pytest.LogCaptureFixture
+    change: Callable[[nn.Module], object], server: ServerThread, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with connect(server, make("perceptron"), overlap=overlap) as ps:
+    with connect(server, make("perceptron")) as ps:
         train(ps, STEPS, change)
     assert warnings_of(caplog) == []
 

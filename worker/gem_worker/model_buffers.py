@@ -24,7 +24,7 @@ Not thread-safe.
 
 import ctypes
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -193,13 +193,13 @@ class ModelBuffers:
         self._large_sent = []
 
     @torch.no_grad()
-    def accept_values(self, selection: Selection | None, rest: Tensor, keep: Collection[int] = ()) -> None:
-        """Take the server's values, packed in the host tensor `rest`; None: of all. Leave out those in `keep`."""
+    def accept_values(self, selection: Selection | None, rest: Tensor) -> None:
+        """Take the server's values, packed in the host tensor `rest`; None: of all."""
         indices = range(len(self._all)) if selection is None else selection.indices()
         taken, start = [], 0
         for index in indices:
             stop = start + self._all[index].bytes.numel()
-            if stop > start and index not in keep:
+            if stop > start:
                 piece = rest[start:stop]
                 self._known_piece(index).copy_(piece)
                 if index in self._now.pieces:  # it becomes `known`

@@ -6,9 +6,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -22,8 +22,6 @@ from gem_worker.client import (
     ClientError,
     ClientEvent,
     ClientSettings,
-    CommitOutcome,
-    Courier,
     Membership,
     NotInitializedError,
     RunFinishedError,
@@ -62,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """Result of one step; with overlap, of the previous one.
+    """Result of one step.
 
     Attributes:
         applied: False if skipped, dropped by a restarted server, or refused because the run was finished before.
@@ -71,8 +69,7 @@ class StepReport:
         loss: None if not finite.
         compute_seconds: since the previous step, including data loading.
         copy_seconds: copies and casts; CUDA's copy to the device counts in the next step.
-        exchange_seconds: round trip; with overlap only the wait.
-        under_way: no result yet.
+        exchange_seconds: round trip.
         local: no commit; only version, samples and eta are set.
     """
 
@@ -86,7 +83,6 @@ class StepReport:
     compute_seconds: float
     copy_seconds: float
     exchange_seconds: float
-    under_way: bool = False
     local: bool = False
 
 
@@ -115,9 +111,6 @@ class ParameterServer:
     **Mixed precision.** After `scaler.scale(loss).backward()`, `ps.step(loss, scaler=scaler)` unscales, skips
     non-finite gradients and updates the scaler. Before clipping call `ps.unscale_(scaler)`.
 
-    **Overlap.** `step` returns the previous step's report. Gradients are one commit per worker staler, BUFFERs one
-    batch ahead.
-
     **Gradients.** Several backward passes accumulate. A missing one counts as 0. With `--local-steps` N every N-th call
     commits, and the end of the `with` block; in between the model is this worker's.
 
@@ -139,14 +132,14 @@ class ParameterServer:
         delta_wire: "float32", "bfloat16", "int4" or "sparse" (docs/deploy.md, "Capacity").
             Default: GEMPS_DELTA_WIRE, or "float32".
         parameter_wire: likewise; "int4" and "sparse" are differences. Default: GEMPS_PARAMETER_WIRE, or "float32".
-        overlap: compute during the exchange; not with `optimizer` or local steps.
         keep_local: tensors that do not train and that the script changes itself, such as a target network: they stay
             in this worker. Names as in `model.state_dict()`, or names of modules, or either with wildcards (fnmatch).
         send_frozen: likewise, but these travel with each commit as BUFFERs do: the run has the newest worker's values.
         on_join: called before parameters become views; may move or initialise the model.
         device: for the status.
-        on_event: for connection changes; with overlap on another thread.
+        on_event: for connection changes.
         client_settings: default: from the environment, `GEMPS_CLIENT_...`.
+        overlap: gone; use local steps.
 
     Raises:
         UnsupportedModelError, UnsupportedOptimizerError, ServerUnavailableError, ServerRefusedError: on entering.
@@ -163,14 +156,19 @@ class ParameterServer:
         steps_per_epoch: int = 0,
         delta_wire: WireName | None = None,
         parameter_wire: WireName | None = None,
-        overlap: bool = False,
         keep_local: Sequence[str] = (),
         send_frozen: Sequence[str] = (),
         on_join: Callable[[Membership], None] | None = None,
         device: str | None = None,
         on_event: Callable[[ClientEvent], None] | None = None,
         client_settings: ClientSettings | None = None,
+        overlap: Literal[False] = False,
     ) -> None:
+        if overlap:
+            raise TypeError(
+                "overlap is gone: leave it out. On slow networks let the run have local steps (gemps serve "
+                "--local-steps 4, or gemps.serve(local_steps=4)), or give this worker narrower wire types"
+            )
         if isinstance(address, nn.Module):
             raise TypeError(
                 'the address is missing: ParameterServer("HOST:PORT", model), or ParameterServer(model=model) where '
@@ -188,8 +186,6 @@ class ParameterServer:
             )
         if optimizer is None and every != 1:
             raise ValueError(f"every={every!r} counts steps of an optimizer: pass optimizer= as well")
-        if optimizer is not None and overlap:
-            raise ValueError("overlap is for gradients: leave it out; a larger every= makes exchanges rarer")
         hand_over_warnings()
         self._optimizer = None if optimizer is None else LocalOptimizer(optimizer, every, model)
         self.model = model
@@ -207,15 +203,11 @@ class ParameterServer:
             steps_per_epoch=-(-steps_per_epoch // self.every),
             delta_wire_types=_offer("delta_wire", delta_wire),
             parameter_wire_types=_offer("parameter_wire", parameter_wire),
-            overlap=overlap,
             directions=DIRECTIONS,
             settings=client_settings,
             on_event=on_event,
         )
-        self._wants_overlap = overlap
-        self._patience_after_errors = client_settings.leave_timeout
         self._joined: tuple[FlatModel, Transfer, LossScaler] | None = None
-        self._courier: Courier | None = None
         # Neither watches with `optimizer`, whose steps and whatever else changes the parameters are committed.
         self._optimizer_watch: OptimizerWatch | None = None
         self._frozen_watch = FrozenWatch(())
@@ -227,7 +219,6 @@ class ParameterServer:
         self._transform: GradientTransform
         self._transform_state: TransformState
         self._local_samples = 0
-        self._step_before: StepReport | None = None
         self._version: Version | None = None
         self._finished = False
         self._raised_ends = 0
@@ -255,10 +246,6 @@ class ParameterServer:
             self._frozen_watch = FrozenWatch(inspected[1])
             self._adapter = describe_adapter(self.model, inspected[1])
             flat = FlatModel(self.model, inspected)
-            if self._wants_overlap and not membership.overlap:
-                steps = membership.run_settings.local_steps
-                why = f"the run has {steps} local steps" if steps > 1 else f"server {membership.server_version}"
-                _log.warning("no overlap is granted (%s): each exchange is waited for", why)
             trained = [one.tensor for one in flat.trained]
             self._gradient_watch = GradientWatch(trained, has_optimizer=self._optimizer is not None)
             run = membership.run_settings
@@ -267,8 +254,7 @@ class ParameterServer:
             self._transform = GradientTransform(flat, run.direction, run.clip_norm)
             self._transform_state = self._transform.new_state()
             wire_types = membership.delta_wire_type, membership.parameter_wire_type.of_whole
-            overlap = membership.overlap
-            transfer = Transfer(flat, *wire_types, overlap=overlap, scales_later=not overlap)
+            transfer = Transfer(flat, *wire_types)
             with termination.held(0.0, self._client.give_up):
                 self._bring_parameters(transfer, has_parameters=membership.has_parameters)
             self._finished = self._client.run_state is RunState.FINISHED  # the first step() raises
@@ -276,8 +262,6 @@ class ParameterServer:
             self._local_state = self._local.new_state()
             self._joined = flat, transfer, LossScaler(flat)
             self._batch_watch = BatchWatch(self.model)
-            if membership.overlap:
-                self._courier = Courier(self._client)
             if self._optimizer is not None:
                 self._optimizer.attach(flat)
             else:
@@ -290,7 +274,7 @@ class ParameterServer:
     def step(self, loss: Tensor | float | None = None, samples: int = 0, *, scaler: object = None) -> StepReport:
         """Commit -eta * gradient, install the fresh parameters, zero the gradients.
 
-        With overlap, install the previous reply. `loss` is scalar and unscaled.
+        `loss` is scalar and unscaled.
 
         If this step ends the run, or finds that it has ended, it returns normally and `finished` is true from then on.
 
@@ -349,19 +333,10 @@ class ParameterServer:
         samples, self._local_samples = samples + self._local_samples, 0
         self._transform.direct(self._transform_state)
         transfer.clock.computed()
-        base = self._version
-        before, arrived = self._settle(transfer)
-        if self._finished and before is not None:  # with overlap: this gradient would exceed the budget
-            flat.zero_gradients()
-            scaling.update(scaler)
-            return before
         try:
             eta = self._client.next_eta
             staged = transfer.stage(eta, loss, self._client.shared_delta)
-            if self._courier is not None:
-                report = self._hand(transfer, self._courier, base, arrived, staged, samples, eta)
-                report = before or replace(report, skipped=False, under_way=True)
-            elif staged.usable:
+            if staged.usable:
                 report = self._commit(transfer, staged, samples, eta, local_steps if self._local.enabled else 0)
             else:
                 report = self._skip(transfer, staged.loss, samples, eta)
@@ -369,8 +344,7 @@ class ParameterServer:
             flat.zero_gradients()
             scaling.update(scaler)
         self._count_skipped(staged)
-        if self._courier is None:
-            self._finished |= self._client.run_state is RunState.FINISHED
+        self._finished |= self._client.run_state is RunState.FINISHED
         return report
 
     def exchange(self, loss: Tensor | float | None = None, samples: int = 0) -> StepReport:
@@ -413,12 +387,9 @@ class ParameterServer:
         scaling.unscale(scaler)
 
     def close(self, reason: str = "done") -> None:
-        """Leave the run and disconnect; the model stays usable.
-
-        With overlap, waits for the last commit and raises its error at the end.
-        """
+        """Leave the run and disconnect; the model stays usable."""
         with termination.held():
-            self._end(reason, None)
+            self._end(reason)
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -435,9 +406,9 @@ class ParameterServer:
                 if error is None or isinstance(error, TerminatedError):
                     self._commit_rest()
             except BaseException as failure:
-                self._end(_reason(failure), failure)
+                self._end(_reason(failure))
                 raise
-            self._end(_reason(error), error)
+            self._end(_reason(error))
         return isinstance(error, RunFinishedError | IgnoredEndError)
 
     @property
@@ -495,7 +466,7 @@ class ParameterServer:
 
     @property
     def eta(self) -> float:
-        """Learning rate of the next step; with overlap a reply may change it."""
+        """Learning rate of the next step."""
         return self._client.next_eta
 
     def _commit(self, transfer: Transfer, staged: Staged, samples: int, eta: float, local_steps: int) -> StepReport:
@@ -579,93 +550,6 @@ class ParameterServer:
                 "look for a division by 0 or the log of 0 in the loss"
             )
 
-    def _settle(self, transfer: Transfer, timeout: float | None = None) -> tuple[StepReport | None, Version | None]:
-        """Wait for the previous reply; return its report, and the version to install.
-
-        If the run is finished, this installs the run's newest parameters. (None, None): no overlap, no previous step,
-        or timeout.
-        """
-        courier, report = self._courier, self._step_before
-        if courier is None or report is None:
-            return None, None
-        outcome: CommitOutcome | None = None
-        is_refused = False
-        if courier.is_under_way:
-            started = time.perf_counter()
-            try:
-                outcome = courier.collect(timeout)
-                if outcome is None:
-                    return None, None
-            except RunFinishedError:
-                is_refused = True
-                self._install_last(transfer)
-            except NotInitializedError:
-                # As in `_commit`.
-                self._bring_parameters(transfer, has_parameters=False)
-            report = replace(report, exchange_seconds=time.perf_counter() - started, under_way=False)
-        if outcome is None:
-            report = replace(report, version=self._version)
-        else:
-            transfer.arrived(outcome.parameters, outcome.buffers, outcome.rest)
-            report = replace(report, applied=outcome.applied, verdict=outcome.verdict, version=outcome.version)
-            self.applied_steps += outcome.applied
-            if outcome.verdict is not None:
-                self._watch(outcome.verdict, report.eta)
-            self._finished = outcome.run_finished or self._client.run_state is RunState.FINISHED
-            if self._finished:
-                self._install(transfer, outcome.version, buffers=True)
-        self._step_before = None
-        if not is_refused:
-            self.last_report = report
-        return report, outcome.version if outcome is not None and not self._finished else None
-
-    def _hand(
-        self,
-        transfer: Transfer,
-        courier: Courier,
-        base: Version | None,
-        arrived: Version | None,
-        staged: Staged,
-        samples: int,
-        eta: float,
-    ) -> StepReport:
-        """Start a gradient's commit, install what arrived.
-
-        Replies in shared memory must be read first.
-        """
-        # Without bases this commit raises an earlier one's error.
-        goes = staged.usable and base is not None and (base in self._client.bases or not self._client.bases)
-        # BUFFERs are a batch ahead: keep them if this gradient is committed.
-        if arrived is not None and transfer.is_elsewhere:
-            self._install(transfer, arrived, buffers=not goes)
-        if goes and base is not None:
-            courier.hand(
-                transfer.delta,
-                transfer.reply,
-                base,
-                staged.loss,
-                samples,
-                in_place=transfer.in_place,
-                buffers=transfer.buffers,
-            )
-        if arrived is not None:
-            if not transfer.is_elsewhere:
-                self._install(transfer, arrived, buffers=not goes)
-        elif not goes:
-            transfer.restore_buffers()
-        else:
-            transfer.clock.received()
-            transfer.clock.installed()
-        compute, copy = transfer.clock.times()
-        self._step_before = StepReport(
-            False, not staged.usable, None, self._version, staged.loss, samples, eta, compute, copy, 0.0, under_way=goes
-        )
-        return self._step_before
-
-    def _install(self, transfer: Transfer, version: Version, *, buffers: bool) -> None:
-        transfer.install(buffers=buffers)
-        self._version = version
-
     def _commit_rest(self) -> None:
         local = self._optimizer
         if self.run_state is RunState.FINISHED or (local is not None and (not local.steps or local.is_stepping)):
@@ -685,7 +569,7 @@ class ParameterServer:
         is_waiting = self._client.run_state is RunState.WAITING
         return termination.held(0.0 if is_waiting else COMMIT_SECONDS, self._client.give_up)
 
-    def _end(self, reason: str, error: BaseException | None) -> None:
+    def _end(self, reason: str) -> None:
         with contextlib.suppress(RuntimeError):  # a device that failed must not keep the worker from leaving
             self._frozen_watch.compare()
         if self._optimizer_watch is not None:
@@ -696,29 +580,8 @@ class ParameterServer:
             self._optimizer.close()
         if self._joined is not None and (self._local.taken or self._has_surplus_steps()):
             self._joined[1].install()  # undo local steps
-        try:
-            if self._courier is not None:
-                self._end_overlap(self._courier, error)
-        finally:
-            self._client.leave(reason, COMMIT_SECONDS / 2 if termination.has_begun else None)
-            self._client.close()
-
-    def _end_overlap(self, courier: Courier, error: BaseException | None) -> None:
-        waits = error is None or isinstance(error, Exception | TerminatedError)
-        try:
-            if courier.is_under_way and self._joined is not None and waits:
-                transfer = self._joined[1]
-                timeout = self._patience_after_errors if isinstance(error, Exception) else None
-                with self._committing():
-                    _, arrived = self._settle(transfer, timeout)
-                if arrived is not None:
-                    self._install(transfer, arrived, buffers=True)
-        except Exception as trouble:
-            if error is None:
-                raise
-            _log.warning("the last commit: %s", trouble)
-        finally:
-            courier.close()
+        self._client.leave(reason, COMMIT_SECONDS / 2 if termination.has_begun else None)
+        self._client.close()
 
     def _bring_parameters(self, transfer: Transfer, *, has_parameters: bool) -> None:
         """Upload parameters if needed, then pull: only a pull sets the base."""

@@ -109,13 +109,6 @@ class WorkerSettings(BaseSettings):
         "worker holds, for which server and worker each keep one more vector. A worker's parameters are then "
         "approximate; the run's files are exact.",
     )
-    overlap: bool = Field(
-        default=False,
-        description="Compute the next gradient while the exchange of the one before is in flight. A step then takes as "
-        "long as the longer of the two, not as both; but each gradient is staler by one commit of every worker, so the "
-        "same number of steps learns less, and the server keeps one more vector for this worker. Worth it where steps "
-        "mostly wait for the network; not with --local-steps.",
-    )
     log_interval: float = Field(
         default=5.0,
         ge=0,

@@ -65,7 +65,6 @@ def _train(settings: WorkerSettings, client_settings: ClientSettings | None, nam
         steps_per_epoch=steps_per_epoch(len(task.train), settings.batch_size),
         delta_wire=settings.delta_wire,
         parameter_wire=settings.parameter_wire,
-        overlap=settings.overlap,
         on_join=prepare,
         device=describe_device(settings.device),
         on_event=progress.event,

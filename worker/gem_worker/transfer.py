@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,7 +22,7 @@ from gem_worker.model_tensors import refuse_non_finite
 from gem_worker.step_clock import step_clock
 from gem_worker.wire_casts import LARGEST_SENT, HostDecoder, HostEncoder
 
-# Two snapshots per worker, and those of a restarted server.
+# One snapshot per worker, and those of restarted servers.
 _REMEMBERED_PLACES = 4
 
 
@@ -48,33 +47,21 @@ class Transfer:
     """A model's host buffers.
 
     Attributes:
-        delta: commit payload. With `scales_later` a plain float32 CPU model's gradients lie here; compute none while a
-            commit is in flight.
+        delta: commit payload. A plain float32 CPU model's gradients lie here; compute none while a commit is in flight.
         buffers: the BUFFERs in `delta`; None: all.
-        reply: buffer for the next payload; with `overlap` two alternate.
+        reply: buffer for the next payload.
         in_place: whether `arrived` accepts other memory.
-        is_elsewhere: the last payload is there; `install` must precede the next commit.
     """
 
-    def __init__(
-        self,
-        flat: FlatModel,
-        delta_wire: WireType,
-        parameter_wire: WireType,
-        *,
-        overlap: bool = False,
-        scales_later: bool = False,
-    ) -> None:
+    def __init__(self, flat: FlatModel, delta_wire: WireType, parameter_wire: WireType) -> None:
         self._flat = flat
         self._delta_format = PayloadFormat(flat.layout, delta_wire)
         self._reply_format = PayloadFormat(flat.layout, parameter_wire)
         self._on_host = flat.device.type == "cpu"
         self._own_delta = self._delta_host = self._host_bytes(self._delta_format.byte_count)
-        self._replies = deque(self._host_bytes(self._reply_format.byte_count) for _ in range(1 + overlap))
-        self._received = self._replies[0]
+        self._received = self._reply = self._host_bytes(self._reply_format.byte_count)
         self._places: dict[int, Tensor] = {}
         self._decoders: dict[int, HostDecoder] = {}
-        self.is_elsewhere = False
         self.in_place = self._on_host
         self._scalars_host: Tensor | None = None
         self._encoder: HostEncoder | None = None
@@ -89,7 +76,7 @@ class Transfer:
         # BUFFERs that arrived and are not installed yet: which, and their bytes.
         self._arrived: tuple[Selection | None, Tensor] | None = None
         self._delta_place: memoryview | None = None
-        self._is_there = self._on_host and delta_wire is WireType.FLOAT32 and flat.is_plain and scales_later
+        self._is_there = self._on_host and delta_wire is WireType.FLOAT32 and flat.is_plain
         if self._is_there:
             flat.move_gradients(self._delta_values())
         self.clock = step_clock(flat.device)
@@ -97,7 +84,7 @@ class Transfer:
     @property
     def reply(self) -> memoryview:
         """See the class."""
-        return host_view(self._replies[0])
+        return host_view(self._reply)
 
     @property
     def extra_bytes(self) -> int:
@@ -129,10 +116,7 @@ class Transfer:
         `buffers`, `rest`: the BUFFERs that came, and their bytes, where a reply leaves out the others because the
         commit staged last was applied; None: the payload has all.
         """
-        reply = self._replies[0]
-        self._replies.rotate(1)
-        self._received = reply if parameters is None else self._at(parameters, reply)
-        self.is_elsewhere = self._received is not reply
+        self._received = self._reply if parameters is None else self._at(parameters)
         if self._flat.buffers.byte_count:
             if rest is not None:
                 self._flat.buffers.sent()
@@ -198,14 +182,11 @@ class Transfer:
         return source
 
     @torch.no_grad()
-    def install(self, *, buffers: bool = True) -> None:
-        """Copy the last payload into the model; call it again to undo what the script has changed since.
-
-        `buffers` False: the BUFFERs that are staged keep the model's values, which are newer.
-        """
+    def install(self) -> None:
+        """Copy the last payload into the model; call it again to undo what the script has changed since."""
         self.clock.received()
         self._install(self._received)
-        self._install_buffers(keep=not buffers)
+        self._install_buffers()
         self.clock.installed()
 
     @torch.no_grad()
@@ -242,12 +223,12 @@ class Transfer:
         self._flat.buffers.read(payload[form.parameter_bytes :])
         return host_view(payload)
 
-    def _at(self, parameters: memoryview, reply: Tensor) -> Tensor:
+    def _at(self, parameters: memoryview) -> Tensor:
         """Cached by address."""
         array = np.frombuffer(parameters, np.uint8)
         address = array.ctypes.data
-        if address == reply.data_ptr():
-            return reply
+        if address == self._reply.data_ptr():
+            return self._reply
         known = self._places.get(address)
         if known is None:
             if len(self._places) >= _REMEMBERED_PLACES:
@@ -349,12 +330,11 @@ class Transfer:
             start = stop
         return ""
 
-    def _install_buffers(self, *, keep: bool) -> None:
+    def _install_buffers(self) -> None:
         held, arrived, self._arrived = self._flat.buffers, self._arrived, None
         if arrived is not None:
-            held.accept_values(*arrived, keep=frozenset(self._staged or ()) if keep else ())
-        # A commit's reply in time leaves nothing to undo.
-        if not keep and (arrived is None or len(self._replies) > 1):
+            held.accept_values(*arrived)
+        else:
             held.restore()
 
     def _install(self, payload: Tensor) -> None:

@@ -189,8 +189,6 @@ def _prepare(
         own["bind"] = shards.with_port(own.get("bind", asked.bind))
     if shares and _may_be_a_socket(shards.shard_socket(socket, settings.shards)):
         own["shared_memory_socket"] = socket
-    if command is None and worker.overlap and asked.local_steps > 1:
-        raise CommandError(f"--overlap and --local-steps {asked.local_steps}: leave out one of them", USAGE)
     given.load(ServerSettings, data_dir=Path(), **own)  # validates before creating folders
     if settings.run_dir is not None:
         folder = RunFolder.given(settings.run_dir, resume=asked.resume, shards=settings.shards)
@@ -245,10 +243,9 @@ def _evaluator(given: Given, worker: WorkerSettings, script: Sequence[str] | Non
 
 def _refuse_flags_without_effect(given: Given) -> None:
     if flags := [text for name, text in given.spelt(WorkerSettings).items() if name not in _FOR_COMMANDS]:
-        more = ", and ParameterServer takes overlap=True" if "--overlap" in flags else ""
         raise CommandError(
             f"{', '.join(flags)}: only for the built-in tasks, without effect on your own command: leave it out; the "
-            f"command's options come after --{more}",
+            "command's options come after --",
             USAGE,
         )
 

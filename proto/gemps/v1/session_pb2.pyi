@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("session_id", "worker_name", "host_id", "layout", "delta_wire_types", "parameter_wire_types", "agent", "device", "steps_per_epoch", "overlap", "directions", "host_name", "engine")
+    __slots__ = ("session_id", "worker_name", "host_id", "layout", "delta_wire_types", "parameter_wire_types", "agent", "device", "steps_per_epoch", "directions", "host_name", "engine")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -20,7 +20,6 @@ class JoinRequest(_message.Message):
     AGENT_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     STEPS_PER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    OVERLAP_FIELD_NUMBER: _ClassVar[int]
     DIRECTIONS_FIELD_NUMBER: _ClassVar[int]
     HOST_NAME_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
@@ -33,11 +32,10 @@ class JoinRequest(_message.Message):
     agent: str
     device: str
     steps_per_epoch: int
-    overlap: bool
     directions: _containers.RepeatedScalarFieldContainer[str]
     host_name: str
     engine: str
-    def __init__(self, session_id: _Optional[bytes] = ..., worker_name: _Optional[str] = ..., host_id: _Optional[str] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., delta_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., parameter_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., steps_per_epoch: _Optional[int] = ..., overlap: bool = ..., directions: _Optional[_Iterable[str]] = ..., host_name: _Optional[str] = ..., engine: _Optional[str] = ...) -> None: ...
+    def __init__(self, session_id: _Optional[bytes] = ..., worker_name: _Optional[str] = ..., host_id: _Optional[str] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., delta_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., parameter_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., steps_per_epoch: _Optional[int] = ..., directions: _Optional[_Iterable[str]] = ..., host_name: _Optional[str] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class FrozenDigest(_message.Message):
     __slots__ = ("tensor", "sha256")
@@ -48,7 +46,7 @@ class FrozenDigest(_message.Message):
     def __init__(self, tensor: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("incarnation", "settings", "run_state", "rank", "host_rank", "delta_wire_type", "parameter_wire_type", "chunk_bytes", "last_applied_sequence", "has_parameters", "next_eta", "session_timeout_seconds", "overlap", "shared_memory_socket", "server_version", "lane_port", "port", "shards", "frozen")
+    __slots__ = ("incarnation", "settings", "run_state", "rank", "host_rank", "delta_wire_type", "parameter_wire_type", "chunk_bytes", "last_applied_sequence", "has_parameters", "next_eta", "session_timeout_seconds", "shared_memory_socket", "server_version", "lane_port", "port", "shards", "frozen")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     RUN_STATE_FIELD_NUMBER: _ClassVar[int]
@@ -61,7 +59,6 @@ class JoinResponse(_message.Message):
     HAS_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     NEXT_ETA_FIELD_NUMBER: _ClassVar[int]
     SESSION_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    OVERLAP_FIELD_NUMBER: _ClassVar[int]
     SHARED_MEMORY_SOCKET_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     LANE_PORT_FIELD_NUMBER: _ClassVar[int]
@@ -80,14 +77,13 @@ class JoinResponse(_message.Message):
     has_parameters: bool
     next_eta: float
     session_timeout_seconds: float
-    overlap: bool
     shared_memory_socket: str
     server_version: str
     lane_port: int
     port: int
     shards: _containers.RepeatedScalarFieldContainer[str]
     frozen: _containers.RepeatedCompositeFieldContainer[FrozenDigest]
-    def __init__(self, incarnation: _Optional[int] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., chunk_bytes: _Optional[int] = ..., last_applied_sequence: _Optional[int] = ..., has_parameters: bool = ..., next_eta: _Optional[float] = ..., session_timeout_seconds: _Optional[float] = ..., overlap: bool = ..., shared_memory_socket: _Optional[str] = ..., server_version: _Optional[str] = ..., lane_port: _Optional[int] = ..., port: _Optional[int] = ..., shards: _Optional[_Iterable[str]] = ..., frozen: _Optional[_Iterable[_Union[FrozenDigest, _Mapping]]] = ...) -> None: ...
+    def __init__(self, incarnation: _Optional[int] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., chunk_bytes: _Optional[int] = ..., last_applied_sequence: _Optional[int] = ..., has_parameters: bool = ..., next_eta: _Optional[float] = ..., session_timeout_seconds: _Optional[float] = ..., shared_memory_socket: _Optional[str] = ..., server_version: _Optional[str] = ..., lane_port: _Optional[int] = ..., port: _Optional[int] = ..., shards: _Optional[_Iterable[str]] = ..., frozen: _Optional[_Iterable[_Union[FrozenDigest, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("session_id", "batches")

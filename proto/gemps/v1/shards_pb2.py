@@ -28,7 +28,7 @@ from gemps.v1 import layout_pb2 as gemps_dot_v1_dot_layout__pb2
 from gemps.v1 import transfer_pb2 as gemps_dot_v1_dot_transfer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15gemps/v1/shards.proto\x12\x08gemps.v1\x1a\x15gemps/v1/commit.proto\x1a\x15gemps/v1/errors.proto\x1a\x15gemps/v1/layout.proto\x1a\x17gemps/v1/transfer.proto\"g\n\nShardHello\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0e\n\x06shards\x18\x02 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04rule\x18\x04 \x01(\t\x12\x0e\n\x06\x63locks\x18\x05 \x03(\x04\x12\x0b\n\x03run\x18\x06 \x01(\t\"\x0c\n\nShardReady\"\x1e\n\rRecordWritten\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"2\n\x11\x43heckpointWritten\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"C\n\tPieceHeld\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x11\n\tcommit_id\x18\x02 \x01(\x06\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x04\"!\n\x0eParametersHeld\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x04\"\\\n\x0eSessionRefused\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12%\n\x06reason\x18\x02 \x01(\x0e\x32\x15.gemps.v1.ErrorReason\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xb2\x01\n\nShardState\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\x12\x17\n\x0f\x61nonymous_bytes\x18\x02 \x01(\x04\x12\x0f\n\x07\x63ommits\x18\x03 \x01(\x04\x12(\n\x04sums\x18\x04 \x01(\x0b\x32\x1a.gemps.v1.CommitStatistics\x12\x13\n\x0brun_commits\x18\x05 \x01(\x04\x12,\n\x08run_sums\x18\x06 \x01(\x0b\x32\x1a.gemps.v1.CommitStatistics\"`\n\rWorkerFigures\x12\x13\n\x0bworker_name\x18\x01 \x01(\t\x12*\n\x06newest\x18\x02 \x01(\x0b\x32\x1a.gemps.v1.CommitStatistics\x12\x0e\n\x06recent\x18\x03 \x03(\x01\"\"\n\x10\x43heckpointNeeded\x12\x0e\n\x06newest\x18\x01 \x01(\x04\"\x87\x04\n\x06Report\x12)\n\npiece_held\x18\x01 \x01(\x0b\x32\x13.gemps.v1.PieceHeldH\x00\x12\x33\n\x0fparameters_held\x18\x02 \x01(\x0b\x32\x18.gemps.v1.ParametersHeldH\x00\x12\x33\n\x0fsession_refused\x18\x03 \x01(\x0b\x32\x18.gemps.v1.SessionRefusedH\x00\x12\x30\n\rpiece_refused\x18\x04 \x01(\x0b\x32\x17.gemps.v1.CommitRefusedH\x00\x12%\n\x05ready\x18\x05 \x01(\x0b\x32\x14.gemps.v1.ShardReadyH\x00\x12\x31\n\x0erecord_written\x18\x06 \x01(\x0b\x32\x17.gemps.v1.RecordWrittenH\x00\x12\x39\n\x12\x63heckpoint_written\x18\x07 \x01(\x0b\x32\x1b.gemps.v1.CheckpointWrittenH\x00\x12+\n\x0bshard_state\x18\x08 \x01(\x0b\x32\x14.gemps.v1.ShardStateH\x00\x12\x31\n\x0eworker_figures\x18\t \x01(\x0b\x32\x17.gemps.v1.WorkerFiguresH\x00\x12\x37\n\x11\x63heckpoint_needed\x18\n \x01(\x0b\x32\x1a.gemps.v1.CheckpointNeededH\x00\x42\x08\n\x06report\"W\n\rFollowRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x14.gemps.v1.ShardHello\x12!\n\x07reports\x18\x02 \x03(\x0b\x32\x10.gemps.v1.Report\"\xc9\x01\n\rSessionJoined\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x13\n\x0bworker_name\x18\x02 \x01(\t\x12 \n\x06layout\x18\x03 \x01(\x0b\x32\x10.gemps.v1.Layout\x12+\n\x0f\x64\x65lta_wire_type\x18\x04 \x01(\x0e\x32\x12.gemps.v1.WireType\x12/\n\x13parameter_wire_type\x18\x05 \x01(\x0e\x32\x12.gemps.v1.WireType\x12\x0f\n\x07overlap\x18\x06 \x01(\x08\"Z\n\x0cSessionEnded\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12%\n\x06reason\x18\x02 \x01(\x0e\x32\x15.gemps.v1.ErrorReason\x12\x0f\n\x07message\x18\x03 \x01(\t\"H\n\x0e\x43ommitExpected\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x11\n\tcommit_id\x18\x02 \x01(\x06\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x04\"\x98\x01\n\rCommitRefused\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x11\n\tcommit_id\x18\x02 \x01(\x06\x12%\n\x06reason\x18\x03 \x01(\x0e\x32\x15.gemps.v1.ErrorReason\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x18\n\x0bretry_after\x18\x05 \x01(\x01H\x00\x88\x01\x01\x42\x0e\n\x0c_retry_after\"R\n\rCommitOrdered\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x11\n\tcommit_id\x18\x02 \x01(\x06\x12\r\n\x05\x63lock\x18\x03 \x01(\x04\x12\x0b\n\x03\x65ta\x18\x04 \x01(\x01\"G\n\x0bPullOrdered\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\r\n\x05\x63lock\x18\x02 \x01(\x04J\x04\x08\x03\x10\x04R\x0frestores_moment\"%\n\x0fWorkerForgotten\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\"9\n\x12ParametersExpected\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x04\"\'\n\x11ParametersOrdered\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\" \n\x0fSnapshotOrdered\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"\x1d\n\x0bRunFinished\x12\x0e\n\x06reason\x18\x01 \x01(\t\"#\n\x05\x42\x65gin\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\x12\x0b\n\x03run\x18\x02 \x01(\t\"\x1c\n\x0bRecordEnded\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"\"\n\x11\x44urableEverywhere\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"\x1f\n\rCheckpointCut\x12\x0e\n\x06number\x18\x01 \x01(\x04\"$\n\x12\x43heckpointComplete\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\xb5\x06\n\tOperation\x12\x31\n\x0esession_joined\x18\x01 \x01(\x0b\x32\x17.gemps.v1.SessionJoinedH\x00\x12/\n\rsession_ended\x18\x02 \x01(\x0b\x32\x16.gemps.v1.SessionEndedH\x00\x12\x33\n\x0f\x63ommit_expected\x18\x03 \x01(\x0b\x32\x18.gemps.v1.CommitExpectedH\x00\x12\x31\n\x0e\x63ommit_refused\x18\x04 \x01(\x0b\x32\x17.gemps.v1.CommitRefusedH\x00\x12\x31\n\x0e\x63ommit_ordered\x18\x05 \x01(\x0b\x32\x17.gemps.v1.CommitOrderedH\x00\x12-\n\x0cpull_ordered\x18\x06 \x01(\x0b\x32\x15.gemps.v1.PullOrderedH\x00\x12\x35\n\x10worker_forgotten\x18\x07 \x01(\x0b\x32\x19.gemps.v1.WorkerForgottenH\x00\x12;\n\x13parameters_expected\x18\x08 \x01(\x0b\x32\x1c.gemps.v1.ParametersExpectedH\x00\x12\x39\n\x12parameters_ordered\x18\t \x01(\x0b\x32\x1b.gemps.v1.ParametersOrderedH\x00\x12-\n\x0crun_finished\x18\n \x01(\x0b\x32\x15.gemps.v1.RunFinishedH\x00\x12-\n\x0crecord_ended\x18\x0b \x01(\x0b\x32\x15.gemps.v1.RecordEndedH\x00\x12\x39\n\x12\x64urable_everywhere\x18\x0c \x01(\x0b\x32\x1b.gemps.v1.DurableEverywhereH\x00\x12\x31\n\x0e\x63heckpoint_cut\x18\r \x01(\x0b\x32\x17.gemps.v1.CheckpointCutH\x00\x12;\n\x13\x63heckpoint_complete\x18\x0e \x01(\x0b\x32\x1c.gemps.v1.CheckpointCompleteH\x00\x12\x35\n\x10snapshot_ordered\x18\x0f \x01(\x0b\x32\x19.gemps.v1.SnapshotOrderedH\x00\x42\x0b\n\toperation\"Y\n\x0e\x46ollowResponse\x12\x1e\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x0f.gemps.v1.Begin\x12\'\n\noperations\x18\x02 \x03(\x0b\x32\x13.gemps.v1.OperationBK\n\x0c\x64\x65v.gemps.v1B\x0bShardsProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15gemps/v1/shards.proto\x12\x08gemps.v1\x1a\x15gemps/v1/commit.proto\x1a\x15gemps/v1/errors.proto\x1a\x15gemps/v1/layout.proto\x1a\x17gemps/v1/transfer.proto\"g\n\nShardHello\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0e\n\x06shards\x18\x02 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04rule\x18\x04 \x01(\t\x12\x0e\n\x06\x63locks\x18\x05 \x03(\x04\x12\x0b\n\x03run\x18\x06 \x01(\t\"\x0c\n\nShardReady\"\x1e\n\rRecordWritten\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"2\n\x11\x43heckpointWritten\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"C\n\tPieceHeld\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x11\n\tcommit_id\x18\x02 \x01(\x06\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x04\"!\n\x0eParametersHeld\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x04\"\\\n\x0eSessionRefused\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12%\n\x06reason\x18\x02 \x01(\x0e\x32\x15.gemps.v1.ErrorReason\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xb2\x01\n\nShardState\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\x12\x17\n\x0f\x61nonymous_bytes\x18\x02 \x01(\x04\x12\x0f\n\x07\x63ommits\x18\x03 \x01(\x04\x12(\n\x04sums\x18\x04 \x01(\x0b\x32\x1a.gemps.v1.CommitStatistics\x12\x13\n\x0brun_commits\x18\x05 \x01(\x04\x12,\n\x08run_sums\x18\x06 \x01(\x0b\x32\x1a.gemps.v1.CommitStatistics\"`\n\rWorkerFigures\x12\x13\n\x0bworker_name\x18\x01 \x01(\t\x12*\n\x06newest\x18\x02 \x01(\x0b\x32\x1a.gemps.v1.CommitStatistics\x12\x0e\n\x06recent\x18\x03 \x03(\x01\"\"\n\x10\x43heckpointNeeded\x12\x0e\n\x06newest\x18\x01 \x01(\x04\"\x87\x04\n\x06Report\x12)\n\npiece_held\x18\x01 \x01(\x0b\x32\x13.gemps.v1.PieceHeldH\x00\x12\x33\n\x0fparameters_held\x18\x02 \x01(\x0b\x32\x18.gemps.v1.ParametersHeldH\x00\x12\x33\n\x0fsession_refused\x18\x03 \x01(\x0b\x32\x18.gemps.v1.SessionRefusedH\x00\x12\x30\n\rpiece_refused\x18\x04 \x01(\x0b\x32\x17.gemps.v1.CommitRefusedH\x00\x12%\n\x05ready\x18\x05 \x01(\x0b\x32\x14.gemps.v1.ShardReadyH\x00\x12\x31\n\x0erecord_written\x18\x06 \x01(\x0b\x32\x17.gemps.v1.RecordWrittenH\x00\x12\x39\n\x12\x63heckpoint_written\x18\x07 \x01(\x0b\x32\x1b.gemps.v1.CheckpointWrittenH\x00\x12+\n\x0bshard_state\x18\x08 \x01(\x0b\x32\x14.gemps.v1.ShardStateH\x00\x12\x31\n\x0eworker_figures\x18\t \x01(\x0b\x32\x17.gemps.v1.WorkerFiguresH\x00\x12\x37\n\x11\x63heckpoint_needed\x18\n \x01(\x0b\x32\x1a.gemps.v1.CheckpointNeededH\x00\x42\x08\n\x06report\"W\n\rFollowRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x14.gemps.v1.ShardHello\x12!\n\x07reports\x18\x02 \x03(\x0b\x32\x10.gemps.v1.Report\"\xc7\x01\n\rSessionJoined\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x13\n\x0bworker_name\x18\x02 \x01(\t\x12 \n\x06layout\x18\x03 \x01(\x0b\x32\x10.gemps.v1.Layout\x12+\n\x0f\x64\x65lta_wire_type\x18\x04 \x01(\x0e\x32\x12.gemps.v1.WireType\x12/\n\x13parameter_wire_type\x18\x05 \x01(\x0e\x32\x12.gemps.v1.WireTypeJ\x04\x08\x06\x10\x07R\x07overlap\"Z\n\x0cSessionEnded\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12%\n\x06reason\x18\x02 \x01(\x0e\x32\x15.gemps.v1.ErrorReason\x12\x0f\n\x07message\x18\x03 \x01(\t\"H\n\x0e\x43ommitExpected\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x11\n\tcommit_id\x18\x02 \x01(\x06\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x04\"\x98\x01\n\rCommitRefused\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x11\n\tcommit_id\x18\x02 \x01(\x06\x12%\n\x06reason\x18\x03 \x01(\x0e\x32\x15.gemps.v1.ErrorReason\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x18\n\x0bretry_after\x18\x05 \x01(\x01H\x00\x88\x01\x01\x42\x0e\n\x0c_retry_after\"R\n\rCommitOrdered\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x11\n\tcommit_id\x18\x02 \x01(\x06\x12\r\n\x05\x63lock\x18\x03 \x01(\x04\x12\x0b\n\x03\x65ta\x18\x04 \x01(\x01\"G\n\x0bPullOrdered\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\r\n\x05\x63lock\x18\x02 \x01(\x04J\x04\x08\x03\x10\x04R\x0frestores_moment\"%\n\x0fWorkerForgotten\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\"9\n\x12ParametersExpected\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x04\"\'\n\x11ParametersOrdered\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\" \n\x0fSnapshotOrdered\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"\x1d\n\x0bRunFinished\x12\x0e\n\x06reason\x18\x01 \x01(\t\"#\n\x05\x42\x65gin\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\x12\x0b\n\x03run\x18\x02 \x01(\t\"\x1c\n\x0bRecordEnded\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"\"\n\x11\x44urableEverywhere\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\"\x1f\n\rCheckpointCut\x12\x0e\n\x06number\x18\x01 \x01(\x04\"$\n\x12\x43heckpointComplete\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\xb5\x06\n\tOperation\x12\x31\n\x0esession_joined\x18\x01 \x01(\x0b\x32\x17.gemps.v1.SessionJoinedH\x00\x12/\n\rsession_ended\x18\x02 \x01(\x0b\x32\x16.gemps.v1.SessionEndedH\x00\x12\x33\n\x0f\x63ommit_expected\x18\x03 \x01(\x0b\x32\x18.gemps.v1.CommitExpectedH\x00\x12\x31\n\x0e\x63ommit_refused\x18\x04 \x01(\x0b\x32\x17.gemps.v1.CommitRefusedH\x00\x12\x31\n\x0e\x63ommit_ordered\x18\x05 \x01(\x0b\x32\x17.gemps.v1.CommitOrderedH\x00\x12-\n\x0cpull_ordered\x18\x06 \x01(\x0b\x32\x15.gemps.v1.PullOrderedH\x00\x12\x35\n\x10worker_forgotten\x18\x07 \x01(\x0b\x32\x19.gemps.v1.WorkerForgottenH\x00\x12;\n\x13parameters_expected\x18\x08 \x01(\x0b\x32\x1c.gemps.v1.ParametersExpectedH\x00\x12\x39\n\x12parameters_ordered\x18\t \x01(\x0b\x32\x1b.gemps.v1.ParametersOrderedH\x00\x12-\n\x0crun_finished\x18\n \x01(\x0b\x32\x15.gemps.v1.RunFinishedH\x00\x12-\n\x0crecord_ended\x18\x0b \x01(\x0b\x32\x15.gemps.v1.RecordEndedH\x00\x12\x39\n\x12\x64urable_everywhere\x18\x0c \x01(\x0b\x32\x1b.gemps.v1.DurableEverywhereH\x00\x12\x31\n\x0e\x63heckpoint_cut\x18\r \x01(\x0b\x32\x17.gemps.v1.CheckpointCutH\x00\x12;\n\x13\x63heckpoint_complete\x18\x0e \x01(\x0b\x32\x1c.gemps.v1.CheckpointCompleteH\x00\x12\x35\n\x10snapshot_ordered\x18\x0f \x01(\x0b\x32\x19.gemps.v1.SnapshotOrderedH\x00\x42\x0b\n\toperation\"Y\n\x0e\x46ollowResponse\x12\x1e\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x0f.gemps.v1.Begin\x12\'\n\noperations\x18\x02 \x03(\x0b\x32\x13.gemps.v1.OperationBK\n\x0c\x64\x65v.gemps.v1B\x0bShardsProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -61,39 +61,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FOLLOWREQUEST']._serialized_start=1367
   _globals['_FOLLOWREQUEST']._serialized_end=1454
   _globals['_SESSIONJOINED']._serialized_start=1457
-  _globals['_SESSIONJOINED']._serialized_end=1658
-  _globals['_SESSIONENDED']._serialized_start=1660
-  _globals['_SESSIONENDED']._serialized_end=1750
-  _globals['_COMMITEXPECTED']._serialized_start=1752
-  _globals['_COMMITEXPECTED']._serialized_end=1824
-  _globals['_COMMITREFUSED']._serialized_start=1827
-  _globals['_COMMITREFUSED']._serialized_end=1979
-  _globals['_COMMITORDERED']._serialized_start=1981
-  _globals['_COMMITORDERED']._serialized_end=2063
-  _globals['_PULLORDERED']._serialized_start=2065
-  _globals['_PULLORDERED']._serialized_end=2136
-  _globals['_WORKERFORGOTTEN']._serialized_start=2138
-  _globals['_WORKERFORGOTTEN']._serialized_end=2175
-  _globals['_PARAMETERSEXPECTED']._serialized_start=2177
-  _globals['_PARAMETERSEXPECTED']._serialized_end=2234
-  _globals['_PARAMETERSORDERED']._serialized_start=2236
-  _globals['_PARAMETERSORDERED']._serialized_end=2275
-  _globals['_SNAPSHOTORDERED']._serialized_start=2277
-  _globals['_SNAPSHOTORDERED']._serialized_end=2309
-  _globals['_RUNFINISHED']._serialized_start=2311
-  _globals['_RUNFINISHED']._serialized_end=2340
-  _globals['_BEGIN']._serialized_start=2342
-  _globals['_BEGIN']._serialized_end=2377
-  _globals['_RECORDENDED']._serialized_start=2379
-  _globals['_RECORDENDED']._serialized_end=2407
-  _globals['_DURABLEEVERYWHERE']._serialized_start=2409
-  _globals['_DURABLEEVERYWHERE']._serialized_end=2443
-  _globals['_CHECKPOINTCUT']._serialized_start=2445
-  _globals['_CHECKPOINTCUT']._serialized_end=2476
-  _globals['_CHECKPOINTCOMPLETE']._serialized_start=2478
-  _globals['_CHECKPOINTCOMPLETE']._serialized_end=2514
-  _globals['_OPERATION']._serialized_start=2517
-  _globals['_OPERATION']._serialized_end=3338
-  _globals['_FOLLOWRESPONSE']._serialized_start=3340
-  _globals['_FOLLOWRESPONSE']._serialized_end=3429
+  _globals['_SESSIONJOINED']._serialized_end=1656
+  _globals['_SESSIONENDED']._serialized_start=1658
+  _globals['_SESSIONENDED']._serialized_end=1748
+  _globals['_COMMITEXPECTED']._serialized_start=1750
+  _globals['_COMMITEXPECTED']._serialized_end=1822
+  _globals['_COMMITREFUSED']._serialized_start=1825
+  _globals['_COMMITREFUSED']._serialized_end=1977
+  _globals['_COMMITORDERED']._serialized_start=1979
+  _globals['_COMMITORDERED']._serialized_end=2061
+  _globals['_PULLORDERED']._serialized_start=2063
+  _globals['_PULLORDERED']._serialized_end=2134
+  _globals['_WORKERFORGOTTEN']._serialized_start=2136
+  _globals['_WORKERFORGOTTEN']._serialized_end=2173
+  _globals['_PARAMETERSEXPECTED']._serialized_start=2175
+  _globals['_PARAMETERSEXPECTED']._serialized_end=2232
+  _globals['_PARAMETERSORDERED']._serialized_start=2234
+  _globals['_PARAMETERSORDERED']._serialized_end=2273
+  _globals['_SNAPSHOTORDERED']._serialized_start=2275
+  _globals['_SNAPSHOTORDERED']._serialized_end=2307
+  _globals['_RUNFINISHED']._serialized_start=2309
+  _globals['_RUNFINISHED']._serialized_end=2338
+  _globals['_BEGIN']._serialized_start=2340
+  _globals['_BEGIN']._serialized_end=2375
+  _globals['_RECORDENDED']._serialized_start=2377
+  _globals['_RECORDENDED']._serialized_end=2405
+  _globals['_DURABLEEVERYWHERE']._serialized_start=2407
+  _globals['_DURABLEEVERYWHERE']._serialized_end=2441
+  _globals['_CHECKPOINTCUT']._serialized_start=2443
+  _globals['_CHECKPOINTCUT']._serialized_end=2474
+  _globals['_CHECKPOINTCOMPLETE']._serialized_start=2476
+  _globals['_CHECKPOINTCOMPLETE']._serialized_end=2512
+  _globals['_OPERATION']._serialized_start=2515
+  _globals['_OPERATION']._serialized_end=3336
+  _globals['_FOLLOWRESPONSE']._serialized_start=3338
+  _globals['_FOLLOWRESPONSE']._serialized_end=3427
 # @@protoc_insertion_point(module_scope)

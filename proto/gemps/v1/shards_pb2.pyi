@@ -135,20 +135,18 @@ class FollowRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[ShardHello, _Mapping]] = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ...) -> None: ...
 
 class SessionJoined(_message.Message):
-    __slots__ = ("session_id", "worker_name", "layout", "delta_wire_type", "parameter_wire_type", "overlap")
+    __slots__ = ("session_id", "worker_name", "layout", "delta_wire_type", "parameter_wire_type")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_NAME_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     DELTA_WIRE_TYPE_FIELD_NUMBER: _ClassVar[int]
     PARAMETER_WIRE_TYPE_FIELD_NUMBER: _ClassVar[int]
-    OVERLAP_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     worker_name: str
     layout: _layout_pb2.Layout
     delta_wire_type: _transfer_pb2.WireType
     parameter_wire_type: _transfer_pb2.WireType
-    overlap: bool
-    def __init__(self, session_id: _Optional[bytes] = ..., worker_name: _Optional[str] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., overlap: bool = ...) -> None: ...
+    def __init__(self, session_id: _Optional[bytes] = ..., worker_name: _Optional[str] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ...) -> None: ...
 
 class SessionEnded(_message.Message):
     __slots__ = ("session_id", "reason", "message")

@@ -64,7 +64,7 @@ class Histogram(_message.Message):
     def __init__(self, bounds: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ..., sum: _Optional[float] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("name", "host_id", "rank", "host_rank", "state", "agent", "device", "commits", "refused", "duplicates", "sessions", "commits_per_second", "staleness_last", "staleness_mean", "statistics", "loss", "samples", "wait_mean_seconds", "wait_max_seconds", "bytes_received", "bytes_sent", "seconds_since_last_call", "snapshot_version", "overlap", "shares_memory", "condition", "recent_mean_pi", "recent_blocked_fraction", "recent_clamped_fraction", "staleness", "wait", "wait_p50_seconds", "wait_p99_seconds", "staleness_p99", "transport", "local_steps", "host_name", "engine", "delta_wire_type", "parameter_wire_type")
+    __slots__ = ("name", "host_id", "rank", "host_rank", "state", "agent", "device", "commits", "refused", "duplicates", "sessions", "commits_per_second", "staleness_last", "staleness_mean", "statistics", "loss", "samples", "wait_mean_seconds", "wait_max_seconds", "bytes_received", "bytes_sent", "seconds_since_last_call", "snapshot_version", "shares_memory", "condition", "recent_mean_pi", "recent_blocked_fraction", "recent_clamped_fraction", "staleness", "wait", "wait_p50_seconds", "wait_p99_seconds", "staleness_p99", "transport", "local_steps", "host_name", "engine", "delta_wire_type", "parameter_wire_type")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -88,7 +88,6 @@ class WorkerStatus(_message.Message):
     BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
     SECONDS_SINCE_LAST_CALL_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_VERSION_FIELD_NUMBER: _ClassVar[int]
-    OVERLAP_FIELD_NUMBER: _ClassVar[int]
     SHARES_MEMORY_FIELD_NUMBER: _ClassVar[int]
     CONDITION_FIELD_NUMBER: _ClassVar[int]
     RECENT_MEAN_PI_FIELD_NUMBER: _ClassVar[int]
@@ -128,7 +127,6 @@ class WorkerStatus(_message.Message):
     bytes_sent: int
     seconds_since_last_call: float
     snapshot_version: _transfer_pb2.Version
-    overlap: bool
     shares_memory: bool
     condition: WorkerCondition
     recent_mean_pi: float
@@ -145,7 +143,7 @@ class WorkerStatus(_message.Message):
     engine: str
     delta_wire_type: _transfer_pb2.WireType
     parameter_wire_type: _transfer_pb2.WireType
-    def __init__(self, name: _Optional[str] = ..., host_id: _Optional[str] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., commits: _Optional[int] = ..., refused: _Optional[int] = ..., duplicates: _Optional[int] = ..., sessions: _Optional[int] = ..., commits_per_second: _Optional[float] = ..., staleness_last: _Optional[int] = ..., staleness_mean: _Optional[float] = ..., statistics: _Optional[_Union[_commit_pb2.CommitStatistics, _Mapping]] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., wait_mean_seconds: _Optional[float] = ..., wait_max_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., seconds_since_last_call: _Optional[float] = ..., snapshot_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., overlap: bool = ..., shares_memory: bool = ..., condition: _Optional[_Union[WorkerCondition, str]] = ..., recent_mean_pi: _Optional[float] = ..., recent_blocked_fraction: _Optional[float] = ..., recent_clamped_fraction: _Optional[float] = ..., staleness: _Optional[_Union[Histogram, _Mapping]] = ..., wait: _Optional[_Union[Histogram, _Mapping]] = ..., wait_p50_seconds: _Optional[float] = ..., wait_p99_seconds: _Optional[float] = ..., staleness_p99: _Optional[float] = ..., transport: _Optional[_Union[TransportKind, str]] = ..., local_steps: _Optional[int] = ..., host_name: _Optional[str] = ..., engine: _Optional[str] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., host_id: _Optional[str] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., commits: _Optional[int] = ..., refused: _Optional[int] = ..., duplicates: _Optional[int] = ..., sessions: _Optional[int] = ..., commits_per_second: _Optional[float] = ..., staleness_last: _Optional[int] = ..., staleness_mean: _Optional[float] = ..., statistics: _Optional[_Union[_commit_pb2.CommitStatistics, _Mapping]] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., wait_mean_seconds: _Optional[float] = ..., wait_max_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., seconds_since_last_call: _Optional[float] = ..., snapshot_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., shares_memory: bool = ..., condition: _Optional[_Union[WorkerCondition, str]] = ..., recent_mean_pi: _Optional[float] = ..., recent_blocked_fraction: _Optional[float] = ..., recent_clamped_fraction: _Optional[float] = ..., staleness: _Optional[_Union[Histogram, _Mapping]] = ..., wait: _Optional[_Union[Histogram, _Mapping]] = ..., wait_p50_seconds: _Optional[float] = ..., wait_p99_seconds: _Optional[float] = ..., staleness_p99: _Optional[float] = ..., transport: _Optional[_Union[TransportKind, str]] = ..., local_steps: _Optional[int] = ..., host_name: _Optional[str] = ..., engine: _Optional[str] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ...) -> None: ...
 
 class Evaluation(_message.Message):
     __slots__ = ("version", "loss", "accuracy", "samples", "evaluator", "run_seconds", "bits_per_character")

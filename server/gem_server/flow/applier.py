@@ -35,7 +35,7 @@ from gem_server.state.kept_rule import KeptRule, copy_rule, rule_record
 from gem_server.state.ledger import Verdict, record
 from gem_server.state.run import Run
 from gem_server.state.sessions import Session, Sessions
-from gem_server.state.worker_snapshots import WorkerSnapshots
+from gem_server.state.worker_snapshot import WorkerSnapshot
 from gem_server.state.workers import WorkerState
 from gem_server.telemetry.pace import Pace
 from gem_server.telemetry.telemetry import Telemetry
@@ -122,23 +122,23 @@ class Applier:
         if buffer is None or held is None or request.sequence != entry.last_applied + 1:
             raise AssertionError("a commit that is not the next one entered the queue")
         self._end_reader(session)
-        changing = held.next
-        await self._journal.begin(changing)
-        central, rule, base, delta = self._central, self._rule, request.base, buffer.parameters
-        staleness, eta = central.clock - base.clock, request.eta
+        snapshot = held.snapshot
+        await self._journal.begin(snapshot)
+        central, rule, delta = self._central, self._rule, buffer.parameters
+        staleness, eta = central.clock - request.base.clock, request.eta
         waited = self._clock() - request.enqueued_at
-        changing.will_change()
+        snapshot.will_change()
         sample = self._telemetry.sample(session.join_info.layout)
         if rule.is_parallel(delta.size):
-            statistics = await self._elsewhere(lambda: held.commit(central, rule, base, delta, staleness, eta, sample))
+            statistics = await self._elsewhere(lambda: held.commit(central, rule, delta, staleness, eta, sample))
         else:
-            statistics = held.commit(central, rule, base, delta, staleness, eta, sample)
+            statistics = held.commit(central, rule, delta, staleness, eta, sample)
         buffers, has = central.buffers, frozenset[int]()
         if request.payload is not None:
             buffers, has = with_commit(buffers, request.payload, buffer.rest, central.clock + 1)
         await self._observer.committed(session, request, central.clock + 1, staleness, statistics, buffers)
         version = central.advance(buffers)
-        held.written(version, central.buffers)
+        snapshot.becomes(version, central.buffers)
         session.queued_sequence = 0
         session.queued_commit = None
         self._staging.release(request.hold)
@@ -173,12 +173,12 @@ class Applier:
             worker.state = WorkerState.FINISHED if session.ended is None else worker.state
             self._sessions.consider_finish()
             self._queue.sessions_changed()
-        await self._journal.committed(request, verdict, self._run, lambda: self._result(held))
+        await self._journal.committed(request, verdict, self._run, lambda: self._result(snapshot))
         for listener in self.on_commit:
             listener()
         reader = None
         if session.ended is None and not request.done.done():
-            reader = self._open_reader(session, held, request.call)
+            reader = self._open_reader(session, snapshot, request.call)
         request.resolve(Applied(verdict, reader, _missing(request, buffers, has)))
         if session.ended is not None:
             await self.forget(session)
@@ -193,11 +193,11 @@ class Applier:
 
         return self._pace.relative_speed(seen, steps, request.hold.asked_at, training)
 
-    async def _result(self, held: WorkerSnapshots) -> tuple[Snapshot, KeptRule]:
+    async def _result(self, snapshot: Snapshot) -> tuple[Snapshot, KeptRule]:
         """Unchanged until the worker's next commit."""
         central, kept = self._central, await self._copy_rule()
         if self._rule.sends_parameters:
-            return held.newest, kept
+            return snapshot, kept
         parameters = await self._maybe_elsewhere(central.parameters.copy)
         return Snapshot(parameters, central.version, central.buffers), kept
 
@@ -231,7 +231,7 @@ class Applier:
         if session.held is None or request.done.done():
             return
         self._end_reader(session)
-        request.resolve(self._open_reader(session, session.held, request.call))
+        request.resolve(self._open_reader(session, session.held.snapshot, request.call))
 
     async def refresh(self, session: Session) -> None:
         """Update the newest snapshot; keep the moment."""
@@ -240,28 +240,25 @@ class Applier:
         is_changed = True
         if held is None:
             state = await self._maybe_elsewhere(lambda: self._rule.new_worker(central.parameters))
-            count = 2 if session.join_info.overlap else 1
             session.worker.telemetry.committed_at = None  # the absence is no step
-            session.held = WorkerSnapshots(self._rule, state, central.version, central.buffers, count)
+            session.held = WorkerSnapshot(state, central.version, central.buffers)
             self._log_reset(session)
-        elif held.newest.version != central.version:
-            await self._journal.wait_unread(held.next)
-            held.next.will_change()
+        elif held.snapshot.version != central.version:
+            await self._journal.wait_unread(held.snapshot)
+            held.snapshot.will_change()
             await self._maybe_elsewhere(lambda: held.refresh(central, self._rule))
-            held.written(central.version, central.buffers)
-            held.keep_newest_only()
+            held.snapshot.becomes(central.version, central.buffers)
         else:
             is_changed = False
-            held.keep_newest_only()
         await self._share(session)
         if is_changed:
             await self._observer.pulled(session, is_first=held is None)
 
     async def _share(self, session: Session) -> None:
         held, regions = session.held, session.regions
-        if held is not None and regions is not None and held.newest.published is None:
-            snapshots = regions.snapshots
-            await self._maybe_elsewhere(lambda: held.move(snapshots))
+        if held is not None and regions is not None and held.snapshot.published is None:
+            place = regions.snapshot
+            await self._maybe_elsewhere(lambda: held.move(place))
 
     def _log_reset(self, session: Session) -> None:
         if session.worker.commits:
@@ -273,8 +270,8 @@ class Applier:
         """Open a reader of the session's snapshot, or of theta."""
         session = request.session
         session.check_alive()
-        newest = session.held.newest.version if session.held else None
-        if request.version not in (None, newest):
+        known = session.held.snapshot.version if session.held else None
+        if request.version not in (None, known):
             raise RefusedError(
                 Reason.STALE_BASE,
                 "the session's snapshot is no longer of the version to continue: pull from the start",
@@ -336,10 +333,9 @@ class Applier:
         self._sessions.consider_start()
         return True
 
-    def _open_reader(self, session: Session, held: WorkerSnapshots, call: Call) -> Reader:
-        newest = held.newest
-        handle = newest.published.handle if newest.published is not None else None
-        reader = Reader(call, newest.version, newest.parameters, newest.buffers, self._clock, handle)
+    def _open_reader(self, session: Session, snapshot: Snapshot, call: Call) -> Reader:
+        handle = snapshot.published.handle if snapshot.published is not None else None
+        reader = Reader(call, snapshot.version, snapshot.parameters, snapshot.buffers, self._clock, handle)
         self._belongs_to(session, reader)
         return reader
 

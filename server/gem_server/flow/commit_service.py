@@ -240,13 +240,13 @@ class CommitService:
             )
         if session.held is None:
             raise RefusedError(Reason.STALE_BASE, "this session has not pulled yet: Pull, and drop this delta")
-        if session.queued_pulls or not session.held.has(base):
-            newest = session.held.newest.version.clock
+        held = session.held.snapshot.version
+        if session.queued_pulls or held != base:
             raise RefusedError(
                 Reason.STALE_BASE,
-                f"base_version has clock {base.clock}, but this session pulled clock {newest} or newer since: "
+                f"base_version has clock {base.clock}, but this session pulled clock {held.clock} or newer since: "
                 "Pull, and drop this delta",
-                metadata={"snapshot_clock": str(newest)},
+                metadata={"snapshot_clock": str(held.clock)},
             )
 
     def enqueue(self, staged: "StagedCommit", checksum: int) -> CommitRequest:
@@ -256,7 +256,7 @@ class CommitService:
         self.admit(session, header)
         payload = staged.payload
         if not staged.is_rest_finite and session.held is not None:
-            check_finite(session.held.newest.buffers, payload, staged.rest)
+            check_finite(session.held.snapshot.buffers, payload, staged.rest)
         self._run.reserve(session.worker)
         hold.complete = True
         session.queued_sequence = header.sequence

@@ -8,7 +8,7 @@ from gemps.framing import split_field
 from gemps.limits import SAMPLES, SESSION_ID_BYTES
 from gemps.v1 import run_pb2, session_pb2
 
-from gem_core import Layout, UpdateRule, WireType
+from gem_core import Layout, WireType
 from gem_core.shards import Shard
 from gem_core.wire_types import ENCODED
 from gem_server import __version__
@@ -50,7 +50,6 @@ class MembershipHandler:
         shared_memory_socket: str,
         ports: Ports,
         clock: Callable[[], float],
-        rule: UpdateRule,
         layouts: Layouts,
         shard: Shard,
         ordering: CommitOrder,
@@ -71,8 +70,6 @@ class MembershipHandler:
         self._ordering = ordering
         self._addresses = addresses
         self._first_batches = first_batches
-        # Otherwise the older snapshot's gradient would undo progress.
-        self._grants_overlap = rule.sends_parameters and rule.worker_step.local_steps == 1
 
     async def join(self, raw: bytes, context: Context) -> bytes:
         """Create a session, or return its state."""
@@ -98,7 +95,7 @@ class MembershipHandler:
         asked = _join_info(request, await self._layouts.decode(layout or memoryview(b"")))
         self._contexts.gate.check_not_draining()
         self._contexts.gate.check_shards()
-        asked = replace(asked, overlap=asked.overlap and self._grants_overlap, origin=origin)
+        asked = replace(asked, origin=origin)
         try:
             _check_directions(request, self._run_settings)
             session = self._sessions.join(asked, self._clock())
@@ -137,7 +134,6 @@ class MembershipHandler:
             has_parameters=self._central.layout is not None,
             next_eta=session.eta,
             session_timeout_seconds=self._sessions.timeout,
-            overlap=join_info.overlap,
             shared_memory_socket=self._shared_memory_socket,
             server_version=__version__,
             lane_port=self._ports.lane,
@@ -208,7 +204,6 @@ def _join_info(request: session_pb2.JoinRequest, layout: Layout) -> JoinInfo:
         messages.text(request.agent, "agent"),
         messages.text(request.device, "device"),
         request.steps_per_epoch,
-        request.overlap,
         messages.text(request.host_name, "host_name"),
         messages.text(request.engine, "engine"),
     )

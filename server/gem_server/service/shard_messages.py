@@ -62,7 +62,6 @@ def _put_operation(operation: Operation, message: shards_pb2.Operation) -> None:
             joined.layout.MergeFromString(messages.layout_to(operation.layout.whole))
             joined.delta_wire_type = int(operation.delta_wire_type)  # type: ignore[assignment]
             joined.parameter_wire_type = int(operation.parameter_wire_type)  # type: ignore[assignment]
-            joined.overlap = operation.overlap
         case Ended(session_id, refusal):
             message.session_ended.session_id = session_id
             _put_reason(refusal, message.session_ended)
@@ -224,7 +223,6 @@ def joined_from(joined: shards_pb2.SessionJoined, layout: Layout) -> Joined:
         layout,
         WireType(joined.delta_wire_type),
         WireType(joined.parameter_wire_type),
-        joined.overlap,
     )
 
 

@@ -120,10 +120,11 @@ class SharedMemorySocket:
                 return
             self._supersede_older_connection(session)
             delta = regions.new_delta()
-            shared: list[Region] = [delta, *regions.snapshots]
+            snapshot = regions.snapshot
             try:
-                socket.send_fds(connection, [_answer(shared)], [region.file.descriptor for region in shared])
-                if delta.number == len(regions.snapshots) + 1:  # first request
+                descriptors = [delta.file.descriptor, snapshot.file.descriptor]
+                socket.send_fds(connection, [_answer(delta, snapshot)], descriptors)
+                if delta.number == snapshot.number + 1:  # first request
                     name = session.worker.name
                     self._peer_log.log("shares-memory", name, f"worker {name} shares memory", worker=name)
                 await loop.sock_recv(connection, 1)  # EOF; data ends it, too
@@ -132,7 +133,7 @@ class SharedMemorySocket:
             finally:
                 regions.close_delta(delta)
                 # A cancelled call's frame would keep the regions alive.
-                del session, regions, delta, shared
+                del session, regions, delta, snapshot
                 self._on_release()
 
     def _regions_for(self, raw: bytes) -> tuple[Session, SessionRegions]:
@@ -148,7 +149,7 @@ class SharedMemorySocket:
                 Reason.WIRE_TYPE, "shared memory holds FLOAT32: join with that for deltas and parameters"
             )
         if session.regions is None:
-            session.regions = SessionRegions(join_info.layout, snapshots=2 if join_info.overlap else 1)
+            session.regions = SessionRegions(join_info.layout)
         return session, session.regions
 
     def _supersede_older_connection(self, session: Session) -> None:
@@ -204,17 +205,18 @@ def _remove_remains(path: Path) -> None:
     raise StartupError(f"another server listens at --shared-memory-socket {path}: stop it, or choose another path")
 
 
-def _answer(regions: list[Region]) -> bytes:
-    delta, *snapshots = [
-        shared_memory_pb2.SharedMemoryRegion(
-            region=region.number,
-            size_bytes=region.file.size,
-            payload_offset=PAYLOAD_OFFSET,
-            payload_bytes=region.payload_bytes,
-        )
-        for region in regions
-    ]
-    return shared_memory_pb2.SharedMemoryResponse(delta=delta, snapshots=snapshots).SerializeToString()
+def _answer(delta: Region, snapshot: Region) -> bytes:
+    response = shared_memory_pb2.SharedMemoryResponse(delta=_described(delta), snapshots=[_described(snapshot)])
+    return response.SerializeToString()
+
+
+def _described(region: Region) -> shared_memory_pb2.SharedMemoryRegion:
+    return shared_memory_pb2.SharedMemoryRegion(
+        region=region.number,
+        size_bytes=region.file.size,
+        payload_offset=PAYLOAD_OFFSET,
+        payload_bytes=region.payload_bytes,
+    )
 
 
 def _refusal(refusal: RefusedError) -> bytes:

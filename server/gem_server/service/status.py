@@ -303,7 +303,6 @@ def _worker(
         bytes_received=seen.bytes_received,
         bytes_sent=seen.bytes_sent,
         seconds_since_last_call=silent_for,
-        overlap=session is not None and session.join_info.overlap,
         shares_memory=session is not None and session.shares_memory,
         condition=_CONDITIONS[found],
     )
@@ -321,7 +320,7 @@ def _worker(
     if session is not None and session.transport is not None:
         status.transport = _TRANSPORTS[session.transport]
     if session is not None and session.held is not None:
-        status.snapshot_version.CopyFrom(messages.version_to(session.held.newest.version))
+        status.snapshot_version.CopyFrom(messages.version_to(session.held.snapshot.version))
     return status
 
 

@@ -22,7 +22,6 @@ class Joined:
     layout: Layout
     delta_wire_type: WireType
     parameter_wire_type: WireType
-    overlap: bool
 
 
 @dataclass(frozen=True, slots=True)

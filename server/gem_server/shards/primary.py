@@ -384,7 +384,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
     async def pulled(self, session: Session, is_first: bool) -> None:
         if session.held is None:
             raise AssertionError("a pull without a snapshot")
-        self._send(PullOrdered(session.session_id, session.held.newest.version.clock))
+        self._send(PullOrdered(session.session_id, session.held.snapshot.version.clock))
 
     @override
     def pulled_without_session(self, version: Version) -> None:
@@ -407,7 +407,6 @@ class PrimaryOrder(CommitOrder, CommitObserver):
                 info.layout,
                 info.delta_wire_type,
                 info.parameter_wire_type,
-                info.overlap,
             )
         )
 

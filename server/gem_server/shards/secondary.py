@@ -254,7 +254,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         def is_there() -> bool:
             session.check_alive()
             held = session.held
-            return held is not None and (version is None or held.newest.version.clock >= version.clock)
+            return held is not None and (version is None or held.snapshot.version.clock >= version.clock)
 
         await self._wait_for(is_there, "this session's pull at the primary has not come: do that first")
         return True
@@ -367,7 +367,6 @@ class SecondaryOrder(CommitOrder, CommitObserver):
             joined.layout,
             joined.delta_wire_type,
             joined.parameter_wire_type,
-            overlap=joined.overlap,
         )
         try:
             self._sessions.join(info, self._clock())

@@ -87,11 +87,11 @@ class SnapshotRegion(Region):
 class SessionRegions:
     """`delta` is None after disconnection."""
 
-    def __init__(self, layout: Layout, snapshots: int) -> None:
+    def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._numbers = count(1)
         self.delta: DeltaRegion | None = None
-        self.snapshots = tuple(SnapshotRegion(next(self._numbers), layout) for _ in range(snapshots))
+        self.snapshot = SnapshotRegion(next(self._numbers), layout)
 
     def new_delta(self) -> DeltaRegion:
         """Replace the delta region."""

@@ -48,10 +48,10 @@ class MemoryBudget:
         buffers = count_buffers(self.staging_buffers, layout) + self.more_buffers
         return vector * (1 + buffers + SHARED_SNAPSHOTS) + rules
 
-    def worker_bytes(self, layout: Layout, *, overlap: bool = False, takes_differences: bool = False) -> int:
+    def worker_bytes(self, layout: Layout, *, takes_differences: bool = False) -> int:
         """The bytes per worker."""
-        vectors = self.vectors_per_worker + overlap + takes_differences
-        return FLOAT32_BYTES * layout.parameter_count * vectors + _buffers_bytes(layout) * (1 + overlap)
+        vectors = self.vectors_per_worker + takes_differences
+        return FLOAT32_BYTES * layout.parameter_count * vectors + _buffers_bytes(layout)
 
     @property
     def reserved(self) -> int:
@@ -69,13 +69,12 @@ class MemoryBudget:
         session_id: bytes,
         layout: Layout,
         *,
-        overlap: bool = False,
         takes_differences: bool = False,
         instead_of: bytes | None = None,
     ) -> None:
         """Reserve a worker's vectors, replacing another's. Raises MEMORY, retryable if that fits alone."""
         model = self.model_bytes(layout) if self._bound is None else self._bound
-        worker = self.worker_bytes(layout, overlap=overlap, takes_differences=takes_differences)
+        worker = self.worker_bytes(layout, takes_differences=takes_differences)
         going = (session_id, instead_of)
         others = sum(cost for other, cost in self._workers.items() if other not in going)
         layouts = _bytes_of([layout, *(one for other, one in self._layouts.items() if other not in going)])
@@ -89,7 +88,6 @@ class MemoryBudget:
                 f"the model takes {shared:,} bytes on the server and each worker {worker:,}; with {len(self._workers)} "
                 f"workers already joined that makes {needed:,} of the {self.limit:,} allowed: "
                 + ("start fewer workers, or " if fits_alone else "")
-                + ("do without --overlap, or " if overlap else "")
                 + ("choose --parameter-wire float32, or " if takes_differences else "")
                 + f"raise --memory-limit to {needed:,} at least"
                 + (f", or have fewer limits.staging_buffers ({buffers} now)" if buffers > 1 else ""),

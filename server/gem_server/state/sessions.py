@@ -18,7 +18,7 @@ from gem_server.state.memory import MemoryBudget
 from gem_server.state.places import UNKNOWN_ORIGIN, Origin, session_to_end
 from gem_server.state.run import Run, RunState
 from gem_server.state.worker_copy import WorkerCopy
-from gem_server.state.worker_snapshots import WorkerSnapshots
+from gem_server.state.worker_snapshot import WorkerSnapshot
 from gem_server.state.workers import Worker, Workers, WorkerState
 
 # To distinguish expired from unknown.
@@ -68,7 +68,6 @@ class JoinInfo:
     agent: str = ""
     device: str = ""
     steps_per_epoch: int = 0
-    overlap: bool = False
     host_name: str = ""
     engine: str = ""
     # FROZEN tensors of the run's layout, by index, whose values this worker has changed.
@@ -86,7 +85,7 @@ class Session:
     """One worker's membership.
 
     `number` counts joins from 1. `copy`: None unless replies are differences. `held`: None before the first pull;
-    the applying task writes it. `idle_calls`: open calls that wait for the worker. `reader` streams the newest
+    the applying task writes it. `idle_calls`: open calls that wait for the worker. `reader` streams the
     snapshot. `queued_sequence` (0: none), `queued_commit`: queued. `asked_at`: when it began waiting for a staging
     buffer. `regions`: shared memory, now or before. `transport`: of the last commit. `eta`: given by the last Join
     or verdict, so of the next delta.
@@ -102,7 +101,7 @@ class Session:
     open_calls: int = 0
     idle_calls: int = 0
     ended: RefusedError | None = None
-    held: WorkerSnapshots | None = None
+    held: WorkerSnapshot | None = None
     commit_call: Endable | None = None
     initialize_call: Endable | None = None
     reader: SnapshotStream | None = None
@@ -224,7 +223,6 @@ class Sessions:
         self.memory.promise(
             join_info.session_id,
             join_info.layout,
-            overlap=join_info.overlap,
             takes_differences=join_info.takes_differences,
             instead_of=leaving.session_id if leaving else None,
         )

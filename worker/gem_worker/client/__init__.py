@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from gemps.limits import ADAPTER_BYTES as ADAPTER_BYTES
 
     from gem_worker.client.client import Client as Client
-    from gem_worker.client.courier import Courier as Courier
     from gem_worker.client.errors import AddressError as AddressError
     from gem_worker.client.errors import CallCancelledError as CallCancelledError
     from gem_worker.client.errors import ClientError as ClientError

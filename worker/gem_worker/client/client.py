@@ -46,7 +46,6 @@ class Client:
         host_id: groups ranks by host; default: this machine.
         steps_per_epoch: for a budget in epochs; 0: unknown.
         delta_wire_types, parameter_wire_types: best first; the server chooses.
-        overlap: to compute the next gradient during a commit.
         directions: that the caller computes, and clipping; see `run_settings`.
         on_event: default: logging.
         clock, sleep: of retries.
@@ -63,7 +62,6 @@ class Client:
         steps_per_epoch: int = 0,
         delta_wire_types: Sequence[WireType] = _FLOAT32,
         parameter_wire_types: Sequence[WireType] = _FLOAT32,
-        overlap: bool = False,
         directions: Sequence[Direction] = (),
         settings: ClientSettings | None = None,
         on_event: EventSink | None = None,
@@ -102,7 +100,6 @@ class Client:
                 steps_per_epoch=steps_per_epoch,
                 delta_wire_types=delta_wire_types,
                 parameter_wire_types=parameter_wire_types,
-                overlap=overlap,
                 directions=directions,
                 session_id=session_id,
                 shard=shard,
@@ -142,13 +139,8 @@ class Client:
 
     @property
     def version(self) -> Version | None:
-        """Version held; None if unknown."""
+        """Version held, which the next commit's gradient must be of; None if unknown."""
         return self._session.version
-
-    @property
-    def bases(self) -> tuple[Version, ...]:
-        """Versions allowed as base of the next commit, newest last."""
-        return self._session.held
 
     @property
     def session_id(self) -> bytes:
@@ -241,7 +233,6 @@ class Client:
         *,
         loss: float | None = None,
         samples: int = 0,
-        base: Version | None = None,
         in_place: bool = False,
         scale: float | None = None,
         local_steps: int = 0,
@@ -252,7 +243,6 @@ class Client:
         On return `into` holds the parameters of `outcome.version`, even if the delta was dropped. The buffers must not
         overlap, and `delta` must not change meanwhile.
 
-        `base`: version of the gradient's parameters, from `bases`; default: the newest.
         `scale`: factor for the PARAMETERs; products are rounded to float32.
         `buffers`: the BUFFERs that `delta` has: those that changed since they last travelled. The outcome then leaves
         out what this worker has (`CommitOutcome.buffers`). Default: all.
@@ -260,7 +250,7 @@ class Client:
 
         Raises:
             RunFinishedError: leave.
-            MisuseError: pull() first, `base` not in `bases`, or `scale` without float32 deltas.
+            MisuseError: pull() first, or `scale` without float32 deltas.
             ValueError: a buffer has the wrong size.
             NotInitializedError: initialize(), then pull().
             ServerUnavailableError: whether the delta was applied is unknown.
@@ -283,14 +273,13 @@ class Client:
             self._seen = seen = (delta, into, formats, *checked, buffers)
         if self._shards is not None:
             return self._shards.commit_all(
-                seen[3], seen[4], loss, samples, base=base, scale=scale, local_steps=local_steps, buffers=buffers
+                seen[3], seen[4], loss, samples, scale=scale, local_steps=local_steps, buffers=buffers
             )
         return self._primary.committer.commit(
             seen[3],
             seen[4],
             loss,
             samples,
-            base=base,
             in_place=in_place,
             scale=scale,
             local_steps=local_steps,

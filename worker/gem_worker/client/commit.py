@@ -71,7 +71,6 @@ class Committer:
         loss: float | None,
         samples: int,
         *,
-        base: Version | None = None,
         in_place: bool = False,
         scale: float | None = None,
         local_steps: int = 0,
@@ -79,7 +78,7 @@ class Committer:
         buffers: Selection | None = None,
     ) -> CommitOutcome:
         """See Client.commit; buffers are checked byte views. `commit_id`: with several shards."""
-        described = self._describe(delta, loss, samples, base, scale, local_steps, commit_id, buffers)
+        described = self._describe(delta, loss, samples, scale, local_steps, commit_id, buffers)
         outgoing = self._outgoing(described)
         try:
             outcome = self._until_settled(described, outgoing, into, in_place=in_place)
@@ -101,20 +100,15 @@ class Committer:
         delta: memoryview,
         loss: float | None,
         samples: int,
-        base: Version | None,
         scale: float | None,
         local_steps: int,
         commit_id: int,
         buffers: Selection | None,
     ) -> Delta:
         session = self._session
-        held = session.held
-        if not held:
-            raise MisuseError("pull() first: a commit needs parameters that its gradient was computed at")
+        base = session.version
         if base is None:
-            base = held[-1]
-        elif base not in held:
-            raise MisuseError(f"{base} is none of the versions that this session can commit to; see Client.bases")
+            raise MisuseError("pull() first: a commit needs parameters that its gradient was computed at")
         if scale is not None and session.formats.delta.wire_type is not WireType.FLOAT32:
             raise MisuseError("a scale needs a delta of float32: multiply before you encode it")
         return Delta(session.last_applied + 1, base, delta, loss, samples, scale, local_steps, commit_id, buffers)
@@ -193,11 +187,11 @@ class Committer:
         session.next_eta = verdict.next_eta
         session.run_state = verdict.run_state
         if torn_in is not None:
-            self._puller.complete(reply.receiver, torn_in)
+            self._puller.complete(reply.receiver)
         version = reply.receiver.version
         if version is None:
             raise ServerMisbehavedError("the server sent no parameters")
-        session.replied(version)
+        session.version = version
         receiver = reply.receiver
         return CommitOutcome(
             True, verdict, version, self._run_finished(), receiver.parameters, receiver.buffers, receiver.rest

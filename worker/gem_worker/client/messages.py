@@ -126,7 +126,6 @@ class Membership:
     has_parameters: bool
     incarnation: int
     run_state: RunState
-    overlap: bool
     server_version: str
     shards: tuple[str, ...] = ()
 
@@ -143,7 +142,6 @@ class Membership:
             has_parameters=response.has_parameters,
             incarnation=response.incarnation,
             run_state=RunState.from_wire(response.run_state),
-            overlap=response.overlap,
             server_version=response.server_version,
             shards=tuple(response.shards),
         )

@@ -91,30 +91,19 @@ class Puller:
     def pull(self, into: memoryview, payload: PayloadFormat, wanted: Version | None = None) -> Version:
         """Pull the current parameters, or `wanted`, into `into`; return their version."""
         self._wanted = wanted
-        version, _ = self._bring(ParametersReceiver(payload, into, differences=self._session.differences), payload)
+        version = self._bring(ParametersReceiver(payload, into, differences=self._session.differences))
         self._wanted = None
-        self._session.pulled(version)
         return version
 
-    def complete(self, receiver: ParametersReceiver, payload: PayloadFormat) -> Version:
+    def complete(self, receiver: ParametersReceiver) -> Version:
         """Complete a commit's broken reply: resume if the snapshot is unchanged, else pull."""
-        held = self._session.held
-        version, is_resumed = self._bring(receiver, payload)
-        if is_resumed:
-            self._session.held = held
-            self._session.replied(version)
-        else:
-            self._session.pulled(version)
-        return version
+        return self._bring(receiver)
 
-    def _bring(self, receiver: ParametersReceiver, payload: PayloadFormat) -> tuple[Version, bool]:
-        """(version, whether it is the first)."""
+    def _bring(self, receiver: ParametersReceiver) -> Version:
         session = self._session
         # Unknown until complete.
         session.lost()
-        is_resumed = True
         while True:
-            is_resumed = is_resumed and receiver.version is not None
             before = receiver.received
             try:
                 receive_pull(self._calls, self._watchdog, self._request(receiver), receiver)
@@ -128,7 +117,8 @@ class Puller:
             except ServerRefusedError as refusal:
                 self._recover(refusal, receiver)
             else:
-                return self._done(receiver), is_resumed
+                version = session.version = self._done(receiver)
+                return version
 
     def _request(self, receiver: ParametersReceiver) -> parameters_pb2.PullRequest:
         request = parameters_pb2.PullRequest(session_id=self._session.session_id)

@@ -76,7 +76,7 @@ class ClientSession:
 
     Attributes:
         session_id: 16 random bytes; a secret.
-        held: versions that a commit may name as base, newest last; empty if unknown.
+        version: what the worker and the server hold, the base of the next commit; None if it is unknown.
         differences: None unless replies are differences.
         last_applied: newest sequence known to be applied.
         unsettled: after an interrupted commit, `last_applied` may be outdated.
@@ -96,7 +96,6 @@ class ClientSession:
         steps_per_epoch: int,
         delta_wire_types: Sequence[WireType],
         parameter_wire_types: Sequence[WireType],
-        overlap: bool,
         directions: Sequence[Direction],
         session_id: bytes | None = None,
         shard: Shard | None = None,
@@ -120,14 +119,13 @@ class ClientSession:
             agent=agent(),
             device=device,
             steps_per_epoch=steps_per_epoch,
-            overlap=overlap,
             directions=directions,
         )
         self.layout = self.whole_layout = layout
         self.replace_layout(layout)
         self._membership: Membership | None = None
         self._is_member = False
-        self.held: tuple[Version, ...] = ()
+        self.version: Version | None = None
         self.last_applied = 0
         self.next_eta = 0.0
         self.run_state = RunState.WAITING
@@ -136,11 +134,6 @@ class ClientSession:
         self.differences: Differences | None = None
         self._shared: SharedMemory | None = None
         self._why_not_shared = ""
-
-    @property
-    def version(self) -> Version | None:
-        """Newest version held."""
-        return self.held[-1] if self.held else None
 
     def replace_layout(self, layout: Layout) -> None:
         """Use `layout` from the next Join on. Raises MisuseError if it is too large."""
@@ -154,16 +147,6 @@ class ClientSession:
                 f"shorten the tensors' names or join small tensors ({len(layout.tensors)} now)"
             )
 
-    def pulled(self, version: Version) -> None:
-        """Record a pull: the server keeps only this version."""
-        self.held = (version,)
-
-    def replied(self, version: Version) -> None:
-        """Record a reply; with overlap the server also keeps the previous version."""
-        held = self.held
-        if not held or version != held[-1]:
-            self.held = (*held[-1:], version) if self.membership.overlap else (version,)
-
     def stale(self, why: str) -> None:
         """Handle a refused base: only a pull may follow. Raises as `rejoin`."""
         if self.shard.is_secondary:
@@ -171,8 +154,8 @@ class ClientSession:
         self.lost()
 
     def lost(self) -> None:
-        """Forget the versions held: only a pull may follow."""
-        self.held = ()
+        """Forget the version held: only a pull may follow."""
+        self.version = None
 
     @property
     def membership(self) -> Membership:
@@ -406,8 +389,6 @@ class ClientSession:
         before = self._membership
         if before is not None and chosen != (before.delta_wire_type, before.parameter_wire_type):
             raise ServerMisbehavedError("the restarted server chose other wire types than before: restart this worker")
-        if before is not None and membership.overlap != before.overlap:
-            raise ServerMisbehavedError("the restarted server decided otherwise on overlap: restart this worker")
         if before is not None and run.gradient_handling != before.run_settings.gradient_handling:
             raise ServerMisbehavedError(
                 "the restarted server chose another direction, clip_norm or other local steps: restart this worker"

@@ -15,7 +15,6 @@ from gem_worker.client.connection import Connection
 from gem_worker.client.errors import (
     CallCancelledError,
     RunFinishedError,
-    ServerMisbehavedError,
     ServerRefusedError,
     ServerUnavailableError,
     SessionLostError,
@@ -88,8 +87,6 @@ class Shards:
             one.session.lost()
             one.session.join()
             one.watchdog.start()
-        if len({one.session.membership.overlap for one in self._all}) != 1:
-            raise ServerMisbehavedError("the shards decided differently on overlap: start all with one version")
 
     def initialize(self, payload: memoryview, adapter: bytes) -> bool:
         """Upload the first parameters; return whether they were accepted."""
@@ -139,15 +136,12 @@ class Shards:
         loss: float | None,
         samples: int,
         *,
-        base: Version | None,
         scale: float | None,
         local_steps: int,
         buffers: Selection | None,
     ) -> CommitOutcome:
         """See Client.commit. If any server's session was lost, join and pull again everywhere."""
         commit_id = int.from_bytes(os.urandom(8), "little") or 1
-        held = self._primary.session.held
-        index = held.index(base) if base in held else len(held) - 1
 
         def send(one: Connection) -> CommitOutcome:
             session = one.session
@@ -156,7 +150,6 @@ class Shards:
                 self._part(one, into, session.formats.parameters.wire_type),
                 loss,
                 samples,
-                base=base if one is self._primary else session.held[index],
                 scale=scale,
                 local_steps=local_steps,
                 commit_id=commit_id,
