@@ -221,6 +221,8 @@ def checked(settings: Mapping[str, Any], shards: int = 1) -> ServerSettings:
             hint = "docs/settings.md lists them"
             if name in OF_WORKERS:
                 hint = "give it to ParameterServer"
+            elif place := _place_in_table(name):
+                hint = f"write {place}"
             elif near := get_close_matches(name, known, n=1):
                 hint = f"did you mean {near[0]!r}?"
             raise TypeError(f"the server has no setting {name!r}: {hint}")
@@ -233,6 +235,15 @@ def checked(settings: Mapping[str, Any], shards: int = 1) -> ServerSettings:
         origins = {name: f"{one}={os.environ[one]}" for name, one in variables.items() if one in os.environ}
         origins |= {key: f"{key}={value!r}" for key, value in flat(ServerSettings, settings).items()}
         raise ValueError(explain(error, origins)) from None
+
+
+def _place_in_table(name: str) -> str:
+    """How to give a setting that is in a table, whether it is named as there or as its variable; "" for others."""
+    for key in fields(ServerSettings):
+        table, _, inner = key.partition(".")
+        if inner and name in (inner, f"{table}_{inner}"):
+            return f"{table}={{'{inner}': ...}}"
+    return ""
 
 
 def require_either(server: object, settings: Mapping[str, Any], shards: int) -> None:

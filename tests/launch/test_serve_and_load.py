@@ -80,7 +80,7 @@ def test_shards_are_one_server_which_resumes_after_the_loss_of_one(tmp_path: Pat
         ({"shards": 0}, "shards=0: give a number of servers from 1 to 256"),
         ({"shards": 2, "record": "trace"}, "--record is for one server with the whole model: leave it out"),
         ({"shards": 2, "shard": "0/2"}, "shards=2 starts all servers: leave out shard"),
-        ({"shards": 2, "tokens": "tokens"}, "needs GEMPS_CLIENT_CREDENTIALS"),
+        ({"shards": 2, "tls": {"tokens": "tokens"}}, "needs GEMPS_CLIENT_CREDENTIALS"),
         ({"shards": 2, "bind": "192.0.2.1:0", "insecure": True}, "192.0.2.1: no free port"),
     ],
 )

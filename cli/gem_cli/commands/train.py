@@ -47,7 +47,7 @@ _SERVER = OptionGroup(
         {
             *("rule", "rule_settings", "precondition", "direction", "clip_norm", "weight_decay", "local_steps"),
             *("eta", "eta_schedule", "steps", "epochs", "commits"),
-            *("seed", "order", "order_trace", "min_workers", "resume", "durability", "record", "dashboard"),
+            *("seed", "order", "min_workers", "resume", "durability", "record", "dashboard"),
         }
     ),
 )
