@@ -31,9 +31,9 @@ import numpy as np
 
 import gem_core
 from gem_core import ElementType, Layout, TensorKind, TensorSpec
-from gem_core.compilation import PARALLEL_FROM
 from gem_core.rules.interface import UpdateRule
 from gem_core.threads import configure_threads
+from gem_core.thresholds import PARALLEL_FROM
 
 SIZES = (2_048, 262_144, 4_194_304, 61_100_840)
 # Bytes a parameter that a rule, with its preconditioner, reads and writes.

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from awscrt import checksums
 
+from gem_core.thresholds import CHECKSUM_STEP_BYTES
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 __all__ = ["crc32c", "crc32c_of", "word_sum"]
-
-# Holds the GIL for about 0.02 ms.
-_STEP = 1024 * 1024
 
 
 def crc32c(data: ReadableBuffer, crc: int = 0) -> int:
@@ -28,8 +27,8 @@ def crc32c(data: ReadableBuffer, crc: int = 0) -> int:
 def crc32c_of(pieces: Iterable[memoryview], crc: int = 0) -> int:
     """CRC32C of concatenated contiguous byte views; releases the GIL between."""
     for piece in pieces:
-        for start in range(0, piece.nbytes, _STEP):
-            crc = crc32c(piece[start : start + _STEP], crc)
+        for start in range(0, piece.nbytes, CHECKSUM_STEP_BYTES):
+            crc = crc32c(piece[start : start + CHECKSUM_STEP_BYTES], crc)
     return crc
 
 
@@ -41,8 +40,8 @@ def word_sum(data: ReadableBuffer, words_before: int = 0) -> int:
     """
     view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
     total = 0
-    for start in range(0, view.nbytes, _STEP):
-        piece = view[start : start + _STEP]
+    for start in range(0, view.nbytes, CHECKSUM_STEP_BYTES):
+        piece = view[start : start + CHECKSUM_STEP_BYTES]
         if piece.nbytes % 4:
             piece = memoryview(bytes(piece) + bytes(-piece.nbytes % 4))
         words = np.frombuffer(piece, "<u4") * np.uint32(0x9E3779B1)

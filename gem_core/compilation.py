@@ -1,4 +1,4 @@
-"""How compiled functions are compiled and cached; block and strip sizes.
+"""How compiled functions are compiled and cached.
 
 Numba caches a compiled function under its name and the time stamp of its own file, and so does not notice when a helper
 or a constant in another file changes. Therefore a `Driver` adds a checksum of gem_core's sources to the name: after a
@@ -19,14 +19,7 @@ from numba import types
 
 from gem_core.vectors import prefer_wide_vectors
 
-__all__ = ["BLOCK", "PARALLEL_FROM", "Driver", "arithmetic", "block_function", "driver", "driver_function"]
-
-# gem's four vectors fit into a core's L2 cache.
-BLOCK = 16_384
-# Per float32 sum; 16 KiB of scratch stay in L1 cache.
-STRIP = 2_048
-# From here on two threads pay.
-PARALLEL_FROM = 524_288
+__all__ = ["Driver", "arithmetic", "block_function", "driver", "driver_function"]
 
 prefer_wide_vectors()
 

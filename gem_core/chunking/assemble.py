@@ -14,12 +14,8 @@ from gem_core.chunking.memory import check_bytes, check_parameters
 from gem_core.errors import BadValueError, ChecksumError, ChunkError, CoreError, SizeMismatchError
 from gem_core.layout import ElementType, TensorSpec
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
+from gem_core.thresholds import SCRATCH_BYTES
 from gem_core.wire_types import NUMPY, BadElement, Codec, WireType
-
-# Bytes decoded at once, within a core's cache.
-SCRATCH_BYTES = 512 << 10
-# Up to here a NumPy call costs more than the copy.
-_SMALL_BYTES = 64 << 10
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -197,10 +193,8 @@ class RawAssembler(Assembler):
         """Nothing to do."""
 
     def _write(self, start: int, stop: int, data: memoryview) -> None:
-        if len(data) <= _SMALL_BYTES:
-            self._into[start:stop] = data
-        else:  # memoryview assignment would hold the GIL
-            np.copyto(np.frombuffer(self._into[start:stop], np.uint8), np.frombuffer(data, np.uint8))
+        # Assigning to the memoryview would hold the GIL.
+        np.copyto(np.frombuffer(self._into[start:stop], np.uint8), np.frombuffer(data, np.uint8))
 
 
 class DecodingAssembler(Assembler):

@@ -13,15 +13,13 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_core.compilation import BLOCK
 from gem_core.errors import RuleError
 from gem_core.layout import Layout, TensorRole
 from gem_core.rules.interface import UpdateRule
 from gem_core.rules.kernel import Decay
+from gem_core.thresholds import BLOCK, SERIAL_PIECES
 
 __all__ = ["DecayingRule"]
-
-SERIAL_PIECES = 2048
 
 
 class DecayingRule(UpdateRule):

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_core.aligned import aligned_copy, aligned_zeros
-from gem_core.compilation import PARALLEL_FROM
 from gem_core.errors import RuleError, SizeMismatchError
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
 from gem_core.rule_settings import Setting, check_settings
 from gem_core.rules.kernel import NO_LIMITS, Decay, Kernel, Statistics
 from gem_core.threads import apply_thread_count, require_threads
+from gem_core.thresholds import PARALLEL_FROM
 from gem_core.worker_step import WorkerStep
 
 __all__ = ["RuleState", "Setting", "Statistics", "UpdateRule", "WorkerStep"]

@@ -19,19 +19,18 @@ from numba import prange
 from numpy.typing import NDArray
 
 from gem_core.compilation import (
-    BLOCK,
     INTEGER,
     INTEGERS,
     PARTIALS,
     READ_ONLY_VECTOR,
     SCALAR,
-    STRIP,
     VECTOR,
     Driver,
     arithmetic,
     block_function,
     driver_function,
 )
+from gem_core.thresholds import BLOCK, STRIP
 
 __all__ = ["NO_LIMITS", "Decay", "Kernel", "Statistics"]
 

@@ -32,15 +32,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gem_core.selection import Selection
+from gem_core.thresholds import LARGE_BUFFER_BYTES, PIECE_WORDS
 from gem_worker.model_tensors import ModelTensor
 
-# At least so many bytes: comparing costs more than a call.
-_LARGE_BYTES = 16 << 10
 # Steps after which a large BUFFER counts as constant, and those between two comparisons of it then.
 _QUIET_STEPS = 16
 _TURNS = 16
-# Compared at once, within a core's cache.
-_BLOCK_WORDS = 1 << 15
 _SHOWN_NAMES = 4
 
 _log = logging.getLogger(__name__)
@@ -114,7 +111,7 @@ class ModelBuffers:
         self._watched = list(self._all)
         sizes = {index: one.bytes.numel() for index, one in enumerate(self._all) if one.bytes.numel()}
         self.byte_count = sum(sizes.values())
-        large = {index for index, size in sizes.items() if self._on_host and size >= _LARGE_BYTES}
+        large = {index for index, size in sizes.items() if self._on_host and size >= LARGE_BUFFER_BYTES}
         small = {index: size for index, size in sizes.items() if index not in large}
         is_pinned = device.type == "cuda"
         self._known = _Copy(small, is_pinned=is_pinned)
@@ -296,8 +293,8 @@ def _memory_of(tensor: Tensor) -> NDArray[np.uint8]:
 def _differ(some: NDArray[np.uint8], others: NDArray[np.uint8]) -> bool:
     words = some.size // 8 * 8
     ours, theirs = some[:words].view(np.uint64), others[:words].view(np.uint64)
-    for start in range(0, ours.size, _BLOCK_WORDS):
-        block = slice(start, start + _BLOCK_WORDS)
+    for start in range(0, ours.size, PIECE_WORDS):
+        block = slice(start, start + PIECE_WORDS)
         if np.not_equal(ours[block], theirs[block]).any():
             return True
     return bool(np.not_equal(some[words:], others[words:]).any())

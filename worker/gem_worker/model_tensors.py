@@ -24,10 +24,10 @@ from torch.nn.parameter import is_lazy
 
 from gem_core.errors import LayoutError
 from gem_core.layout import SHA256_BYTES, ElementType, Layout, TensorKind, TensorSpec
+from gem_core.thresholds import TENSOR_PIECE
 from gem_worker.errors import UnsupportedModelError
 from gem_worker.wrappers import has_fsdp, plain_names
 
-_PIECE_ELEMENTS = 1 << 22
 _ELEMENT_TYPES = {one.value: one for one in ElementType}
 PARAMETER_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -245,7 +245,7 @@ def _refuse_trained(name: str, kind: TensorKind, argument: str) -> None:
 def _sha256(tensor: Tensor) -> bytes:
     digest = hashlib.sha256()
     flat = tensor.detach().resolve_conj().contiguous().view(-1)
-    for piece in (flat,) if len(flat) <= _PIECE_ELEMENTS else torch.split(flat, _PIECE_ELEMENTS):
+    for piece in (flat,) if len(flat) <= TENSOR_PIECE else torch.split(flat, TENSOR_PIECE):
         digest.update(piece.cpu().view(torch.uint8).numpy().data)
     return digest.digest()
 

@@ -11,17 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gem_core.thresholds import DEVICE_PIECE, NUMPY_DECODE_ELEMENTS, PIECE
 from gem_core.wire_types import BLOCK_ELEMENTS, BLOCKS, LARGEST_VALUE, WireType
 from gem_worker import coarse_casts
 
 # Rounding to a wire type must not exceed LARGEST_VALUE.
 LARGEST_SENT = LARGEST_VALUE / 2
-# Elements per core, for its cache.
-PIECE = 256 * 1024
-# Elements per piece on other devices.
-_DEVICE_PIECE = 1 << 24
-# PyTorch copies these in one thread.
-_SMALL = 32 * 1024
 _TYPES = {WireType.FLOAT32: torch.float32, WireType.BFLOAT16: torch.bfloat16}
 # A smaller sum of squares needs no range check.
 _HARMLESS_SQUARES = 1e36
@@ -77,7 +72,7 @@ class HostDecoder:
 
     def __init__(self, wire_type: WireType, payload: Tensor, out: Tensor) -> None:
         self.decode: Callable[[], object] = partial(decode, wire_type, payload, out)
-        if wire_type is WireType.FLOAT32 and len(out) <= _SMALL:
+        if wire_type is WireType.FLOAT32 and len(out) <= NUMPY_DECODE_ELEMENTS:
             # Less overhead than PyTorch.
             self.decode = partial(np.copyto, out.numpy(), payload.numpy().view(np.float32))
 
@@ -142,7 +137,7 @@ def _piece() -> int:
 
 
 def _piece_of(values: Tensor) -> int:
-    return _piece() if values.device.type == "cpu" else _DEVICE_PIECE
+    return _piece() if values.device.type == "cpu" else DEVICE_PIECE
 
 
 def _cut(tensor: Tensor, length: int) -> tuple[Tensor, ...]:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from gem_core import UpdateRule
 from gem_core.selection import Selection
+from gem_core.thresholds import COPY_ELSEWHERE_ELEMENTS
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
 from gem_server.flow.journal import Journal
@@ -40,9 +41,6 @@ from gem_server.state.workers import WorkerState
 from gem_server.telemetry.pace import Pace
 from gem_server.telemetry.telemetry import Telemetry
 from gem_server.telemetry.worker_telemetry import WorkerTelemetry
-
-# Switching threads costs more than copying less.
-COPY_ELSEWHERE_ELEMENTS = 1 << 18
 
 Result = TypeVar("Result")
 

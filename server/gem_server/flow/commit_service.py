@@ -17,8 +17,9 @@ from gem_core.checksum import word_sum
 from gem_core.chunking.assemble import check_rest
 from gem_core.payload import PayloadFormat, selected_format
 from gem_core.selection import Selection
+from gem_core.thresholds import COPY_ELSEWHERE_ELEMENTS
 from gem_server.errors import Reason, RefusedError
-from gem_server.flow.applier import COPY_ELSEWHERE_ELEMENTS, Applier
+from gem_server.flow.applier import Applier
 from gem_server.flow.calls import Call
 from gem_server.flow.commit_order import CommitOrder, Piece
 from gem_server.flow.journal import Journal

@@ -12,12 +12,11 @@ from gemps.v1 import layout_pb2
 from gem_core import MAX_CHUNK_BYTES, Layout, LayoutError
 from gem_core.layout import MAX_TENSORS
 from gem_core.shards import Shard
+from gem_core.thresholds import LAYOUT_ON_LOOP_BYTES
 from gem_server.errors import Reason, RefusedError
 from gem_server.service import messages
 
 _TENSORS_PATH = (layout_pb2.Layout.TENSORS_FIELD_NUMBER,)
-# Largest layout decoded on the event loop (4 ms).
-SMALL_BYTES = 16 * 1024
 # Queue limit; layouts have up to 2 MiB.
 MAX_WAITING = 16
 RETRY_SECONDS = 1.0
@@ -49,7 +48,7 @@ class Layouts:
         for layout, known in self._sources.items():
             if source in known:
                 return layout
-        if len(raw) <= SMALL_BYTES:
+        if len(raw) <= LAYOUT_ON_LOOP_BYTES:
             return self.know(self._decode(raw), source)
         job = self._waiting.get(source)
         if job is None:

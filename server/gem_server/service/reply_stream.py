@@ -8,13 +8,11 @@ from gemps.v1 import transfer_pb2
 
 from gem_core import PayloadFormat, Splitter
 from gem_core.chunking import CopyingSplitter, DifferenceSplitter
+from gem_core.thresholds import DIFFERENCE_BLOCKS
 from gem_core.wire_kernels import COMPILED
 from gem_server.flow.reader import Reader
 from gem_server.state.worker_copy import WorkerCopy
 from gem_server.version import Version
-
-# 1 MiB of float32.
-BLOCKS_AT_ONCE = 1024
 
 
 class PayloadWriter(Protocol):
@@ -97,5 +95,5 @@ class ReplyStream:
             return Splitter(payload, parameters, rest, chunk_bytes, self._offset, COMPILED)
         kind = CopyingSplitter
         if self._base is not None:
-            kind, chunk_bytes = DifferenceSplitter, min(chunk_bytes, BLOCKS_AT_ONCE * payload.wire_type.unit_bytes)
+            kind, chunk_bytes = DifferenceSplitter, min(chunk_bytes, DIFFERENCE_BLOCKS * payload.wire_type.unit_bytes)
         return kind(payload, parameters, rest, chunk_bytes, self._offset, COMPILED, copy=copy.values)
