@@ -61,7 +61,7 @@ class Worker:
             layout=MODEL,
             delta_wire_types=[wire_type],
             settings=ClientSettings(
-                lane=transport == "lane", shared_memory=transport == "shared-memory", connect_timeout=60.0
+                lane=transport == "lane", shared_memory=transport == "shared-memory", connect_timeout=240.0
             ),
         )
         self._held = memoryview(bytearray(4 * MODEL.parameter_count + 8))

@@ -242,7 +242,13 @@ def test_a_stalled_upload_of_first_parameters_makes_room_for_another(pieces: lis
                 channel = stack.enter_context(grpc.insecure_channel(server.address))
                 stub = parameter_server_pb2_grpc.ParameterServerServiceStub(channel)
                 calls.append(stub.Initialize.future(parts(index)))
-                server.until(lambda server=server: server.server.staging.free < server.server.staging.capacity)
+            for server, call in zip(group.servers, calls, strict=False):
+                # On a busy machine the upload may have stalled, and its call ended, before the test looks.
+                server.until(
+                    lambda server=server, call=call: (
+                        server.server.staging.free < server.server.staging.capacity or call.done()
+                    )
+                )
             other = Worker(group.address, 1)
             threads.submit(other.begin).result(30)
             other.pull()
