@@ -155,7 +155,7 @@ def measure(case: Case, seed: int, batches: int) -> dict[str, float]:
             figures = {"bytes": 0, "staleness": 0, "samples": batches * BATCH}
             return {"loss": loss, "seconds": span.ended - span.began, **figures}
         data = Path(name) / "data"
-        flags = (*case.flags, f"--min-workers={case.workers}", f"--data-dir={data}", "--durability=none")
+        flags = (*case.flags, f"--min-workers={case.workers}", f"--data-dir={data}", "--checkpoint-interval=0")
         with serve(Path(name), *flags) as served:
             jobs = [(case, seed, batches, served.address, number) for number in range(case.workers)]
             spans = pool.starmap(work, jobs, chunksize=1)

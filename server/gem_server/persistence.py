@@ -90,7 +90,7 @@ class Persistence:
             agreement=self._agreement,
             on_failure=self._on_failure,
         )
-        if settings.checkpoint_commits and settings.durability_level != "none":
+        if settings.checkpoint_commits:
             applier.on_commit.append(lambda: writer.count_commit(settings.checkpoint_commits))
 
     async def clocks(self) -> tuple[list[int], str]:
@@ -178,9 +178,7 @@ class Persistence:
     @property
     def first_is_written(self) -> Callable[[], Awaitable[None]] | None:
         """Waits until an Initialize is durable."""
-        if self.checkpointer is None or self._settings.durability_level == "none":
-            return None
-        return self.checkpointer.first_is_written
+        return None if self.checkpointer is None else self.checkpointer.first_is_written
 
     async def end_log(self) -> None:
         """Write all applied commits to the log. Idempotent."""

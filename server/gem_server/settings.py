@@ -277,27 +277,25 @@ class ServerSettings(BaseSettings):
         description="Directory of the checkpoints. Without one nothing is written, and a stopped run is gone.",
         json_schema_extra={"panel": "Durability"},
     )
-    durability: Literal["none", "interval", "commit"] = Field(
+    durability: Literal["interval", "commit"] = Field(
         "interval",
         description="With --data-dir: what a crash may cost. commit: nothing that was acknowledged, because each "
         "commit is in a log on disk before it is acknowledged. interval: what was applied since the last checkpoint. "
-        "none: the same, and checkpoints are written only when the run is finished or the process ends. Without "
-        "--data-dir it is none; with several shards the default is commit.",
+        "With several shards the default is commit. Without --data-dir a crash costs the run.",
         json_schema_extra={"panel": "Durability"},
     )
     checkpoint_interval: float = Field(
         60.0,
         ge=0,
-        description="Seconds between checkpoints while training, unless --durability is none; the first one comes "
-        "after 10 s, if this is longer. There is always one when the run is finished, and one at the end of the "
+        description="Seconds between checkpoints while training; the first one comes after 10 s, if this is "
+        "longer. There is always one when the run is finished, and one at the end of the "
         "process; 0: only those.",
         json_schema_extra={"panel": "Durability"},
     )
     checkpoint_commits: int = Field(
         0,
         ge=0,
-        description="Applied commits after which a checkpoint is written, whatever the time, unless --durability is "
-        "none; 0: no such rule.",
+        description="Applied commits after which a checkpoint is written, whatever the time; 0: no such rule.",
         json_schema_extra={"panel": "Durability"},
     )
     resume: bool = Field(
@@ -394,6 +392,16 @@ class ServerSettings(BaseSettings):
                 raise ValueError(
                     f"{name.strip()!r} is no name of a host: write run.example.org, without http:// or port"
                 )
+        return value
+
+    @field_validator("durability", mode="before")
+    @classmethod
+    def _durability_is_not_none(cls, value: object) -> object:
+        if value == "none":
+            raise ValueError(
+                "is gone: leave out --data-dir to write nothing; with --checkpoint-interval 0 the last checkpoint is "
+                "written at the end"
+            )
         return value
 
     @field_validator("eta_schedule")

@@ -62,7 +62,7 @@ def path(tmp_path: Path) -> Path:
 @asynccontextmanager
 async def serving(tmp_path: Path, path: Path, **settings: Any) -> AsyncIterator[ServerProcess]:
     """A server process that shares memory; it must still be there in the end."""
-    server = await start(tmp_path / "data", shared_memory_socket=str(path), durability="none", **settings)
+    server = await start(tmp_path / "data", shared_memory_socket=str(path), checkpoint_interval=0, **settings)
     try:
         yield server
         assert server.process.returncode is None, "the server has ended"

@@ -349,10 +349,10 @@ def test_a_refusal_that_the_primary_does_not_give_ends_the_call(group: Group, mo
 def test_shards_without_and_with_a_data_directory_do_not_start_together(tmp_path: Path) -> None:
     """Their checkpoints would never be complete."""
     with (
-        serving(2, tmp_path / "group", durability="none") as started,
-        pytest.raises(StartupError, match=r"in data_dir, false, not true: .*--data-dir to all shards or none"),
+        serving(2, tmp_path / "group") as started,
+        pytest.raises(StartupError, match=r"data_dir, false, not true: .*--data-dir to all shards or none"),
     ):
-        RealServer(shard="1/2", primary=started.address, durability="none")
+        RealServer(shard="1/2", primary=started.address)
 
 
 def test_a_shard_with_other_durability_does_not_start(tmp_path: Path) -> None:

@@ -20,17 +20,15 @@ async def clock_on_disk(data_dir: Path) -> int:
     return saved.clock if saved else 0
 
 
-@pytest.mark.parametrize(("level", "clock"), [("none", 0), ("interval", 1), ("commit", 1)])
-async def test_initialize_is_acknowledged_after_a_checkpoint(
-    serve: Serve, tmp_path: Path, level: str, clock: int
-) -> None:
+@pytest.mark.parametrize("level", ["interval", "commit"])
+async def test_initialize_is_acknowledged_after_a_checkpoint(serve: Serve, tmp_path: Path, level: str) -> None:
     serving = await serve(data_dir=tmp_path, durability=level)
     worker = await serving.joined()
     await worker.initialize()
-    assert await clock_on_disk(tmp_path) == clock
+    assert await clock_on_disk(tmp_path) == 1
     saved = checkpoint.read_latest(tmp_path)
-    if saved is not None:
-        np.testing.assert_array_equal(saved.parameters, (await worker.pull()).values.parameters)
+    assert saved is not None
+    np.testing.assert_array_equal(saved.parameters, (await worker.pull()).values.parameters)
 
 
 async def test_checkpoint_is_due_after_so_many_commits(serve: Serve, tmp_path: Path) -> None:
@@ -44,18 +42,20 @@ async def test_checkpoint_is_due_after_so_many_commits(serve: Serve, tmp_path: P
     assert await clock_on_disk(tmp_path) == 4
 
 
-async def test_level_none_writes_when_the_run_is_finished(serve: Serve, tmp_path: Path) -> None:
-    serving = await serve(data_dir=tmp_path, durability="none", commits=2)
+async def test_without_an_interval_a_checkpoint_is_written_when_the_run_is_finished(
+    serve: Serve, tmp_path: Path
+) -> None:
+    serving = await serve(data_dir=tmp_path, checkpoint_interval=0, commits=2)
     (worker,) = await serving.training(1)
     await worker.commit(worker.delta(1))
-    assert await clock_on_disk(tmp_path) == 0
+    assert await clock_on_disk(tmp_path) == 1
     outcome = await worker.commit(worker.delta(2))
     assert outcome.verdict.run_state == run_pb2.RUN_STATE_FINISHED
     await serving.until(lambda status: status.checkpoint.version.clock == 3)
     assert json.loads((tmp_path / "latest" / "state.json").read_text())["commits"] == 2
 
 
-@pytest.mark.parametrize("level", ["none", "interval", "commit"])
+@pytest.mark.parametrize("level", ["interval", "commit"])
 async def test_status_tells_the_level(serve: Serve, tmp_path: Path, level: str) -> None:
     serving = await serve(data_dir=tmp_path, durability=level)
     assert (await serving.status()).checkpoint.durability == level
@@ -68,6 +68,8 @@ async def test_without_a_directory_the_level_is_none(serve: Serve) -> None:
         ServerSettings(checkpoint_commits=5)
     with pytest.raises(ValueError, match="--durability commit needs --data-dir"):
         ServerSettings(durability="commit")
+    with pytest.raises(ValueError, match="is gone: leave out --data-dir"):
+        ServerSettings(data_dir=Path("data"), durability="none")
 
 
 async def test_commit_is_acknowledged_after_it_is_in_the_log(serve: Serve, tmp_path: Path) -> None:
@@ -160,14 +162,13 @@ async def test_clean_stop_leaves_a_checkpoint_and_no_log(serve: Serve, tmp_path:
     assert await clock_on_disk(tmp_path) == 2
 
 
-@pytest.mark.parametrize("level", ["none", "interval"])
-async def test_log_counts_also_where_the_next_server_keeps_none(serve: Serve, tmp_path: Path, level: str) -> None:
+async def test_log_counts_also_where_the_next_server_keeps_none(serve: Serve, tmp_path: Path) -> None:
     serving = await serve(data_dir=tmp_path, durability="commit", checkpoint_interval=0)
     (worker,) = await serving.training(1)
     outcome = await worker.commit(worker.delta(1))
     copy = tmp_path.parent / f"{tmp_path.name}-as-after-kill"
     shutil.copytree(tmp_path, copy, symlinks=True)
-    serving = await serve(data_dir=copy, resume=True, durability=level)
+    serving = await serve(data_dir=copy, resume=True, durability="interval")
     assert bytes((await serving.read(SMALL)).payload) == bytes(outcome.reply.payload)
     assert await clock_on_disk(copy) == 2
     assert list((copy / "log").iterdir()) == []

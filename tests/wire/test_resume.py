@@ -159,7 +159,7 @@ async def test_moment_starts_anew_after_a_restart(serve: Serve, tmp_path: Path) 
     np.testing.assert_array_equal((await serving.values()).parameters, oracle.parameters)
 
 
-@pytest.mark.parametrize("durability", ["none", "interval", "commit"])
+@pytest.mark.parametrize("durability", ["interval", "commit"])
 @pytest.mark.parametrize(
     ("rule", "precondition"),
     [

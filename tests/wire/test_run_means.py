@@ -78,7 +78,7 @@ async def test_means_go_on_after_a_restart_of_the_server(serve: Serve, tmp_path:
 
 async def test_commits_before_a_checkpoint_without_sums_are_not_in_the_means(serve: Serve, tmp_path: Path) -> None:
     """The checkpoint is one of an earlier version, which says nothing of them."""
-    serving = await serve(data_dir=tmp_path, durability="none")
+    serving = await serve(data_dir=tmp_path, checkpoint_interval=0)
     await Commits().make(await serving.training(1), 2)
     await serving.close()
     await serving.stop()
@@ -86,7 +86,7 @@ async def test_commits_before_a_checkpoint_without_sums_are_not_in_the_means(ser
     assert saved is not None
     del saved.state["totals"]
     checkpoint.write_checkpoint(tmp_path, saved)
-    serving = await serve(data_dir=tmp_path, resume=True, durability="none")
+    serving = await serve(data_dir=tmp_path, resume=True, checkpoint_interval=0)
     assert not (await serving.status()).HasField("means")
     await Commits().make(await serving.training(1), 3)
     status = await serving.status()

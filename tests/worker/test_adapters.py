@@ -134,7 +134,7 @@ def test_lora_on_50_million_frozen_parameters_sends_and_takes_only_its_own_size(
     assert trained == 4 * 8 * (1000 + 25_000)
     assert sum(one.numel() for one in model.parameters() if not one.requires_grad) > 50_000_000
     with processes_in(tmp_path) as processes:
-        server, address = processes.serve("--durability=none")
+        server, address = processes.serve("--checkpoint-interval=0")
         memory = psutil.Process(server.pid).memory_info
         before = memory().rss
         proxy = CuttingProxy(int(address.rpartition(":")[2]))

@@ -112,7 +112,7 @@ def train_for_real(folder: Path, task: Task, pair: Pair, seed: int) -> float:
     with processes_in(folder) as processes:
         server, address = processes.serve(
             "--order=round-robin", f"--min-workers={WORKERS}", f"--steps={STEPS}", f"--seed={seed}", f"--eta={ETA}",
-            "--durability=none", "--set=limits.threads=1",
+            "--checkpoint-interval=0", "--set=limits.threads=1",
         )  # fmt: skip
         workers = [Worker(number, address, task, pair, seed) for number in range(WORKERS)]
         for worker in workers:
