@@ -25,6 +25,8 @@ config: Any = numba.config
 
 __all__ = ["Threads", "apply_thread_count", "configure_threads", "require_threads"]
 
+# Neither layer is available everywhere. Numba's wheels (0.68.1) for arm64 and macOS have OpenMP's alone. The wheel for
+# Linux on x86_64 has both, but links to libgomp1, which slim images of Debian lack; tbb comes from pip there.
 # OpenMP first: its threads wake up sooner.
 _CANDIDATES = {
     "default": ("omp", "tbb"),

@@ -1,6 +1,7 @@
 """Vector width of compiled loops; affects only the summation order of statistics.
 
-LLVM prefers 256 bits even with AVX-512.
+LLVM prefers 256 bits even with AVX-512. 53cc78a4, on a processor with AVX-512: gem's kernel takes 0.20 ms instead of
+0.31 ms for 262 144 parameters, which stay in a cache. Other processors compile the same code as without this module.
 """
 
 from __future__ import annotations
