@@ -3,10 +3,11 @@
     python benchmarks/commit_calls.py [--parameters 2048 4194304] [--transports lane grpc shared-memory] [--list 20]
 
 Both ends run in this process, on threads of their own. Calls are counted by a profiler's hook on all threads: each
-"call" event is a call of a Python function, or a resumed generator or coroutine. Calls of C functions are not counted,
-whatever package the Python function belongs to. Shown is the median of the commits, so that a heartbeat or a tick of
-the server that falls into one of them does not matter; a file counts if at least half of the commits run through it.
-Processor time is taken from a second pair of worker and server, without the hook.
+"call" event is a call of a Python function, or a resumed generator or coroutine; calls of C functions are not counted.
+Shown are calls of gemps' own functions, and all, with those of asyncio, NumPy and others. Each figure is the median of
+the commits, so that a heartbeat or a tick of the server that falls into one of them does not matter; a file counts if
+at least half of the commits run through it. Processor time is taken from a second pair of worker and server, without
+the hook.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 import gem_server
 import gem_worker
@@ -96,8 +98,17 @@ def committing(parameters: int, transport: str) -> Iterator[tuple[Client, memory
     loop.close()
 
 
-def count_calls(parameters: int, transport: str, commits: int) -> tuple[int, set[str], Counter[tuple[str, str]]]:
-    """Return a commit's calls, the files of gemps that it runs through, and all commits' calls by function."""
+class Counted(NamedTuple):
+    """What commits called: medians of a commit, and all commits' calls by file and function."""
+
+    calls: int
+    own_calls: int
+    files: set[str]
+    by_function: Counter[tuple[str, str]]
+
+
+def count_calls(parameters: int, transport: str, commits: int) -> Counted:
+    """Count what so many commits call."""
     counter = CallCounter()
     counter.install()
     try:
@@ -109,9 +120,14 @@ def count_calls(parameters: int, transport: str, commits: int) -> tuple[int, set
                 taken.append(counter.take())
     finally:
         counter.remove()
-    by_file = Counter(file for one in taken for file in {file for file, _ in one} if file.startswith(SOURCES))
-    files = {file for file, count in by_file.items() if 2 * count >= commits}
-    return round(statistics.median(one.total() for one in taken)), files, sum(taken, Counter())
+    own = [{key: count for key, count in one.items() if key[0].startswith(SOURCES)} for one in taken]
+    by_file = Counter(file for one in own for file in {file for file, _ in one})
+    return Counted(
+        calls=round(statistics.median(one.total() for one in taken)),
+        own_calls=round(statistics.median(sum(one.values()) for one in own)),
+        files={file for file, count in by_file.items() if 2 * count >= commits},
+        by_function=sum(taken, Counter()),
+    )
 
 
 def processor_seconds(parameters: int, transport: str, commits: int) -> float:
@@ -134,13 +150,14 @@ def main() -> None:
     arguments = parser.parse_args()
     for parameters in arguments.parameters:
         for transport in arguments.transports:
-            calls, files, by_function = count_calls(parameters, transport, arguments.commits)
+            counted = count_calls(parameters, transport, arguments.commits)
             milliseconds = 1000 * processor_seconds(parameters, transport, arguments.commits)
-            figures = f"{calls} calls, {len(files)} files, {milliseconds:.2f} CPU ms"
+            calls = f"{counted.own_calls} calls of gemps, {counted.calls} with libraries"
+            figures = f"{calls}, {len(counted.files)} files, {milliseconds:.2f} CPU ms"
             print(f"{parameters:>10,} parameters, {transport}: {figures}", flush=True)
-            for (file, function), count in by_function.most_common(arguments.list):
+            for (file, function), count in counted.by_function.most_common(arguments.list):
                 print(f"{count / arguments.commits:>12.1f}  {Path(file).name}:{function}")
-            for file in sorted(files) if arguments.files else ():
+            for file in sorted(counted.files) if arguments.files else ():
                 print(f"{'':12}  {'/'.join(Path(file).parts[-3:])}")
 
 

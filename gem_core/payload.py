@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -66,6 +66,9 @@ class PayloadFormat:
     regions: tuple[PayloadRegion, ...]
     _region_starts: tuple[int, ...]
     _largest_unit: int
+    _unit_bytes: int
+    _unit_elements: int
+    _chunks: dict[int, tuple[tuple[int, int], ...]] = field(compare=False, repr=False)  # by size
 
     def __init__(self, layout: Layout, wire_type: WireType, selection: Selection | None = None) -> None:
         parameter_bytes = encoded_bytes(wire_type, layout.parameter_count)
@@ -99,6 +102,9 @@ class PayloadFormat:
             "regions": tuple(regions),
             "_region_starts": tuple(region.start for region in regions),
             "_largest_unit": max((region.unit for region in regions), default=1),
+            "_unit_bytes": wire_type.unit_bytes,
+            "_unit_elements": wire_type.unit_elements,
+            "_chunks": {},
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -119,33 +125,48 @@ class PayloadFormat:
         region = self._region_at(offset)
         return offset - (offset - region.start) % region.unit
 
-    def cut(self, chunk_bytes: int, start: int = 0) -> Iterator[tuple[int, int]]:
-        """Yield chunks (offset, end) from `start` on.
+    def check_chunk(self, offset: int, end: int, received: int) -> None:
+        """Raise ChunkError unless bytes [offset, end) can be the chunk after the first `received` bytes."""
+        if not 1 <= end - offset <= MAX_CHUNK_BYTES:
+            raise ChunkError(f"a chunk of {end - offset} bytes; chunks must have 1 to {MAX_CHUNK_BYTES} bytes")
+        if offset != received:
+            raise ChunkError(f"a chunk at offset {offset}; the next one must start at {received}")
+        if end > self.byte_count:
+            raise ChunkError(f"a chunk that ends at {end}; it must end at or before {self.byte_count}")
+        # Most chunks end among the PARAMETERs.
+        border = end - end % self._unit_bytes if end < self.parameter_bytes else self.border_at_or_before(end)
+        if end != border:
+            raise ChunkError(f"a chunk that ends at {end}, within an element or block: cut it at {border}")
+
+    def cut(self, chunk_bytes: int, start: int = 0) -> tuple[tuple[int, int], ...]:
+        """Return the chunks (offset, end) from `start` on. Those of a whole payload are computed once.
 
         Raises ChunkError if `start` is no border or `chunk_bytes` is illegal.
         """
+        if not start and (known := self._chunks.get(chunk_bytes)) is not None:
+            return known
         if start and not self.is_border(start):
             raise ChunkError(f"offset {start} is not a border of this payload: start where a chunk could start")
         if not self._largest_unit <= chunk_bytes <= MAX_CHUNK_BYTES:
             raise ChunkError(
                 f"chunks of {chunk_bytes} bytes: this payload takes {self._largest_unit} to {MAX_CHUNK_BYTES}"
             )
-        return self._cut(chunk_bytes, start)
-
-    def _cut(self, chunk_bytes: int, offset: int) -> Iterator[tuple[int, int]]:
+        chunks, offset = [], start
         while offset < self.byte_count:
             end = self.border_at_or_before(min(offset + chunk_bytes, self.byte_count))
-            yield offset, end
+            chunks.append((offset, end))
             offset = end
+        table = tuple(chunks)
+        if not start:
+            self._chunks[chunk_bytes] = table
+        return table
 
     def parameter_elements(self, start: int, stop: int) -> slice:
         """PARAMETER elements between two borders."""
-        return slice(self._parameter_index(start), self._parameter_index(stop))
-
-    def _parameter_index(self, offset: int) -> int:
-        if offset == self.parameter_bytes:
-            return self.layout.parameter_count
-        return offset // self.wire_type.unit_bytes * self.wire_type.unit_elements
+        unit, elements = self._unit_bytes, self._unit_elements
+        last = self.layout.parameter_count
+        first = last if start == self.parameter_bytes else start // unit * elements
+        return slice(first, last if stop == self.parameter_bytes else stop // unit * elements)
 
     def regions_between(self, start: int, stop: int) -> Iterator[PayloadRegion]:
         """Yield the regions clipped to two borders."""

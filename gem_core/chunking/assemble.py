@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,12 @@ from gem_core.checksum import crc32c
 from gem_core.chunking.memory import check_bytes, check_parameters
 from gem_core.errors import BadValueError, ChecksumError, ChunkError, CoreError, SizeMismatchError
 from gem_core.layout import ElementType, TensorSpec
-from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
+from gem_core.payload import PayloadFormat
 from gem_core.thresholds import SCRATCH_BYTES
 from gem_core.wire_types import NUMPY, BadElement, Codec, WireType
+
+_FLOAT32_BYTES = 4
+_NOTHING = memoryview(b"")
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -25,24 +28,35 @@ __all__ = ["Assembler", "DecodingAssembler", "RawAssembler", "check_rest", "firs
 class Assembler(ABC):
     """Takes a payload's chunks in order, then its footer, into the caller's memory. Not thread-safe.
 
-    Pass whole chunks to `add`, or receive them piecewise: `begin`, then `space` and `filled`. After an error or
-    `finish`, chunks raise ChunkError until `restart`.
+    Pass whole chunks to `add`, or receive them piecewise: `begin`, then fill `space` and say so with `filled` until it
+    is empty. After an error or `finish`, chunks raise ChunkError until `restart`.
+
+    A subclass decodes the bytes that it gets. Those of the payload's first part, [0, `len(direct)`), are received
+    straight into `direct`, where they belong; others into scratch memory.
 
     Attributes:
+        space: memory for the next bytes of the chunk that was begun; empty when the chunk is complete.
         received: bytes in place, up to a border.
         crc32c: of bytes [0, received) as sent.
         complete: whether `finish` succeeded; until then do not use the data.
+        checks_direct: whether bytes in `direct` may be refused.
     """
 
-    def __init__(self, payload: PayloadFormat, start: int = 0, crc32c: int = 0) -> None:
+    checks_direct = False
+
+    def __init__(self, payload: PayloadFormat, direct: memoryview, start: int = 0, crc32c: int = 0) -> None:
         if start and not payload.is_border(start):
             raise ChunkError(f"cannot continue at offset {start}: it is not a border of this payload; start from 0")
         self.payload = payload
+        self._direct = direct
+        self._direct_bytes = len(direct)
+        self._scratch = _NOTHING  # allocated when it is needed
         self.restart(start, crc32c)
 
     def restart(self, start: int = 0, crc32c: int = 0) -> None:
         """Start a transfer with bytes [0, start) in place."""
         self.received = self._written = self._end = start
+        self.space = _NOTHING
         self.chunk_count = 0
         self.crc32c = crc32c
         self.complete = False
@@ -58,7 +72,7 @@ class Assembler(ABC):
         end = offset + len(data)
         self._check_open()
         try:
-            self._check_offset(offset, end)
+            self.payload.check_chunk(offset, end, self.received)
             self._write(offset, end, memoryview(data))
         except CoreError as error:
             self._refused = str(error)
@@ -67,40 +81,62 @@ class Assembler(ABC):
         self.received = self._written = self._end = end
         self.chunk_count += 1
 
-    def begin(self, offset: int, count: int) -> None:
-        """Begin a chunk of `count` bytes. Raises ChunkError as `add`."""
-        self._check_open()
+    def begin(self, offset: int, count: int, data: memoryview = _NOTHING) -> None:
+        """Begin a chunk of `count` bytes, of which the first are `data`.
+
+        Raises:
+            ChunkError: as `add`.
+            BadValueError: as `add`.
+        """
+        end = offset + count
+        if self._refused or self.complete:
+            self._check_open()
         try:
-            self._check_offset(offset, offset + count)
-        except CoreError as error:
+            self.payload.check_chunk(offset, end, self.received)
+        except ChunkError as error:
             self._refused = str(error)
             raise
-        self._written, self._end = self.received, offset + count
-
-    def space(self) -> memoryview:
-        """Memory for the chunk's next bytes; empty when complete."""
-        return self._space(self._written, self._end)
+        self._written, self._end = offset, end
+        self.space = self._direct[offset:end] or self._scratch_space()
+        while count := min(len(data), len(self.space)):
+            self.space[:count] = data[:count]
+            if count == len(self.space):
+                self.filled(count)
+            else:  # checked with the bytes that follow
+                self._written += count
+                self.space = self.space[count:]
+            data = data[count:]
 
     def filled(self, count: int) -> None:
-        """Count bytes received into `space()`. Raises BadValueError as `add`."""
+        """Count bytes received into `space`, and provide the next. Raises BadValueError as `add`."""
+        start = self.received
         self._written += count
         border = self._end if self._written == self._end else self.payload.border_at_or_before(self._written)
-        if border > self.received:
-            self.crc32c = crc32c(self._at(self.received, border), self.crc32c)
+        if border > start:
+            is_direct = border <= self._direct_bytes
+            data = self._direct[start:border] if is_direct else self._scratch[: border - start]
+            self.crc32c = crc32c(data, self.crc32c)
             try:
-                self._decode_received(self.received, border)
+                if not is_direct:
+                    self._write(start, border, data)
+                elif self.checks_direct:
+                    self._check_direct(start, border)
             except CoreError as error:
                 self._refused = str(error)
                 raise
             self.received = border
             self.chunk_count += border == self._end
+            if not is_direct and (left := self._written - border):  # of a torn element or block
+                self._scratch[:left] = bytes(self._scratch[border - start : border - start + left])
+        if self._written == self._end:
+            self.space = _NOTHING
+        else:
+            self.space = self._direct[self._written : self._end] or self._scratch_space()
 
-    def fill(self, data: memoryview) -> None:
-        """Copy `data` into `space()`. Raises as `filled`."""
-        while count := min(len(data), len(space := self.space())):
-            space[:count] = data[:count]
-            self.filled(count)
-            data = data[count:]
+    def _scratch_space(self) -> memoryview:
+        if not self._scratch:
+            self._scratch = memoryview(bytearray(min(SCRATCH_BYTES, self.payload.byte_count)))
+        return self._scratch[self._written - self.received : self._end - self.received]
 
     def finish(self, byte_count: int, chunk_count: int, crc32c: int) -> None:
         """Check the footer.
@@ -120,32 +156,14 @@ class Assembler(ABC):
 
     @abstractmethod
     def _write(self, start: int, stop: int, data: memoryview) -> None:
-        """Write bytes [start, stop), two borders."""
+        """Decode bytes [start, stop), two borders, from `data`. Raises BadValueError."""
 
-    @abstractmethod
-    def _space(self, start: int, stop: int) -> memoryview:
-        """Memory for bytes [start, stop) or a prefix."""
+    def _check_direct(self, start: int, stop: int) -> None:
+        """Check bytes [start, stop), two borders, that lie in `direct` already. Raises BadValueError.
 
-    @abstractmethod
-    def _at(self, start: int, stop: int) -> memoryview:
-        """Received bytes [start, stop)."""
-
-    @abstractmethod
-    def _decode_received(self, start: int, stop: int) -> None:
-        """Take bytes received into `_space`."""
-
-    def _check_offset(self, offset: int, end: int) -> None:
-        if not 1 <= end - offset <= MAX_CHUNK_BYTES:
-            raise ChunkError(f"a chunk of {end - offset} bytes; chunks must have 1 to {MAX_CHUNK_BYTES} bytes")
-        if offset != self.received:
-            raise ChunkError(f"a chunk at offset {offset}; the next one must start at {self.received}")
-        if end > self.payload.byte_count:
-            raise ChunkError(f"a chunk that ends at {end}; it must end at or before {self.payload.byte_count}")
-        if not self.payload.is_border(end):
-            raise ChunkError(
-                f"a chunk that ends at {end}, within an element or block: "
-                f"cut it at {self.payload.border_at_or_before(end)}"
-            )
+        Needed only with `checks_direct`.
+        """
+        raise NotImplementedError
 
     def _check_footer(self, byte_count: int, chunk_count: int, crc32c: int) -> None:
         expected = self.payload.byte_count
@@ -180,21 +198,11 @@ class RawAssembler(Assembler):
     """
 
     def __init__(self, payload: PayloadFormat, into: memoryview, start: int = 0, crc32c: int = 0) -> None:
-        super().__init__(payload, start, crc32c)
-        self._into = check_bytes(into, payload.byte_count, "into")
-
-    def _space(self, start: int, stop: int) -> memoryview:
-        return self._into[start:stop]
-
-    def _at(self, start: int, stop: int) -> memoryview:
-        return self._into[start:stop]
-
-    def _decode_received(self, start: int, stop: int) -> None:
-        """Nothing to do."""
+        super().__init__(payload, check_bytes(into, payload.byte_count, "into"), start, crc32c)
 
     def _write(self, start: int, stop: int, data: memoryview) -> None:
         # Assigning to the memoryview would hold the GIL.
-        np.copyto(np.frombuffer(self._into[start:stop], np.uint8), np.frombuffer(data, np.uint8))
+        np.copyto(np.frombuffer(self._direct[start:stop], np.uint8), np.frombuffer(data, np.uint8))
 
 
 class DecodingAssembler(Assembler):
@@ -210,18 +218,17 @@ class DecodingAssembler(Assembler):
         SizeMismatchError: wrong size of `parameters` or `rest`.
     """
 
+    checks_direct = True
+
     def __init__(
         self, payload: PayloadFormat, parameters: NDArray[np.float32], rest: memoryview, codec: Codec = NUMPY
     ) -> None:
-        super().__init__(payload)
         self._decode = codec.decode
         self._first_bad_value = codec.first_bad_value
         self._parameters = check_parameters(payload, parameters)
         self._rest = check_bytes(rest, payload.rest_bytes, "rest")
-        # FLOAT32 is received in place.
-        self._parameter_bytes = parameters.view(np.uint8).data
-        self._direct_bytes = payload.parameter_bytes if payload.wire_type is WireType.FLOAT32 else 0
-        self._scratch: memoryview | None = None
+        in_place = payload.wire_type is WireType.FLOAT32
+        super().__init__(payload, parameters.view(np.uint8).data if in_place else _NOTHING)
 
     @override
     def restart(self, start: int = 0, crc32c: int = 0) -> None:
@@ -236,42 +243,25 @@ class DecodingAssembler(Assembler):
         if middle < stop:
             self._write_rest(middle, stop, data[middle - start :])
 
-    def _space(self, start: int, stop: int) -> memoryview:
-        if start < self._direct_bytes:
-            return self._parameter_bytes[start : min(stop, self._direct_bytes)]
-        return self._received_elsewhere()[start - self.received : stop - self.received]
-
-    def _at(self, start: int, stop: int) -> memoryview:
-        if stop <= self._direct_bytes:
-            return self._parameter_bytes[start:stop]
-        return self._received_elsewhere()[: stop - start]
-
-    def _decode_received(self, start: int, stop: int) -> None:
-        if stop <= self._direct_bytes:
-            elements = self.payload.parameter_elements(start, stop)
-            self._refuse(elements.start, self._first_bad_value(self._parameters[elements]))
-            return
-        scratch = self._received_elsewhere()
-        self._write(start, stop, scratch[: stop - start])
-        if left := self._written - stop:  # partial element or block
-            scratch[:left] = bytes(scratch[stop - start : stop - start + left])
-
-    def _received_elsewhere(self) -> memoryview:
-        if self._scratch is None:
-            self._scratch = memoryview(bytearray(min(SCRATCH_BYTES, self.payload.byte_count)))
-        return self._scratch
+    @override
+    def _check_direct(self, start: int, stop: int) -> None:
+        first = start // _FLOAT32_BYTES
+        bad = self._first_bad_value(self._parameters[first : stop // _FLOAT32_BYTES])
+        if bad is not None:
+            self._refuse(first, bad)
 
     def _decode_parameters(self, start: int, stop: int, data: memoryview) -> None:
         payload, parameters, first = self.payload, self._parameters, 0
         if start or stop < payload.parameter_bytes:
             elements = payload.parameter_elements(start, stop)
             parameters, first = parameters[elements], elements.start
-        self._refuse(first, self._decode(payload.wire_type, data, parameters))
-
-    def _refuse(self, first: int, bad: BadElement | None) -> None:
+        bad = self._decode(payload.wire_type, data, parameters)
         if bad is not None:
-            tensor, index = self.payload.layout.locate_parameter(first + bad.position)
-            raise _bad_value(tensor, index, bad.problem)
+            self._refuse(first, bad)
+
+    def _refuse(self, first: int, bad: BadElement) -> NoReturn:
+        tensor, index = self.payload.layout.locate_parameter(first + bad.position)
+        raise _bad_value(tensor, index, bad.problem)
 
     def _write_rest(self, start: int, stop: int, data: memoryview) -> None:
         boundary = self.payload.parameter_bytes

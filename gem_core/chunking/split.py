@@ -12,11 +12,13 @@ from typing_extensions import override
 
 from gem_core.checksum import crc32c
 from gem_core.chunking.memory import check_bytes, check_parameters
-from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat
-from gem_core.wire_types import NUMPY, Codec
+from gem_core.payload import PayloadFormat
+from gem_core.wire_types import NUMPY, Codec, WireType
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+_NOTHING = memoryview(b"")
 
 __all__ = ["CopyingSplitter", "DifferenceSplitter", "ScaledSplitter", "Source", "Splitter"]
 
@@ -24,7 +26,8 @@ __all__ = ["CopyingSplitter", "DifferenceSplitter", "ScaledSplitter", "Source", 
 class Source(ABC):
     """A payload's chunks, equal in each iteration. Not thread-safe.
 
-    Data must not change during iteration. A chunk is valid until the next is requested.
+    Data must not change during iteration. A chunk is valid until the next is requested. The payload's first part, [0,
+    `len(direct)`), is sent from where it lies; subclasses make the other bytes.
 
     Attributes:
         chunk_count: chunks yielded so far.
@@ -34,34 +37,26 @@ class Source(ABC):
         ChunkError: `start` is not a border, or `chunk_bytes` is out of range.
     """
 
-    def __init__(self, payload: PayloadFormat, chunk_bytes: int, start: int = 0) -> None:
+    def __init__(self, payload: PayloadFormat, chunk_bytes: int, start: int = 0, direct: memoryview = _NOTHING) -> None:
         self.payload = payload
+        self._direct = direct
         self.chunk_count = 0
         self.crc32c = 0
         self._start = start
         self._chunk_bytes = chunk_bytes
-        self._is_one = not start and 0 < payload.byte_count <= chunk_bytes <= MAX_CHUNK_BYTES
-        if not self._is_one:
-            payload.cut(chunk_bytes, start)  # raises
+        self._chunks = payload.cut(chunk_bytes, start)
 
     def __iter__(self) -> Iterator[tuple[int, memoryview]]:
         """Yield (offset, data) in order."""
-        if self._is_one:
-            data = self._bytes(0, self.payload.byte_count)
-            self.chunk_count, self.crc32c = 1, crc32c(data)
-            return iter(((0, data),))
-        return self._chunks()
-
-    def _chunks(self) -> Iterator[tuple[int, memoryview]]:
-        payload, start = self.payload, self._start
         self.chunk_count = self.crc32c = 0
-        if start:
-            for offset, end in payload.cut(self._chunk_bytes):
-                if offset >= start:
+        if self._start:
+            for offset, end in self.payload.cut(self._chunk_bytes):
+                if offset >= self._start:
                     break
-                self.crc32c = crc32c(self._bytes(offset, min(end, start)), self.crc32c)
-        for offset, end in payload.cut(self._chunk_bytes, start):
-            data = self._bytes(offset, end)
+                self.crc32c = crc32c(self._bytes(offset, min(end, self._start)), self.crc32c)
+        direct, direct_bytes = self._direct, len(self._direct)
+        for offset, end in self._chunks:
+            data = direct[offset:end] if end <= direct_bytes else self._bytes(offset, end)
             self.crc32c = crc32c(data, self.crc32c)
             self.chunk_count += 1
             yield offset, data
@@ -87,8 +82,9 @@ class Splitter(Source):
         start: int = 0,
         codec: Codec = NUMPY,
     ) -> None:
-        super().__init__(payload, chunk_bytes, start)
         self._parameters = check_parameters(payload, parameters)
+        is_direct = payload.wire_type is WireType.FLOAT32
+        super().__init__(payload, chunk_bytes, start, parameters.view(np.uint8).data if is_direct else _NOTHING)
         self._rest = check_bytes(memoryview(rest), payload.rest_bytes, "rest")
         self._codec = codec
 
@@ -121,6 +117,7 @@ class CopyingSplitter(Splitter):
     ) -> None:
         super().__init__(payload, parameters, rest, chunk_bytes, start, codec)
         self._copy = check_parameters(payload, copy)
+        self._direct = _NOTHING  # each chunk is copied on its way
 
     @override
     def _encode_parameters(self, elements: slice) -> memoryview:
@@ -155,6 +152,7 @@ class ScaledSplitter(Source):
     def load(self, encoded: memoryview, scale: float | None = None) -> Self:
         """Send `encoded` (`payload.byte_count` bytes) from now on, PARAMETERs times `scale` unless None."""
         self._encoded = encoded
+        self._direct = encoded if scale is None else _NOTHING
         if scale is not None:
             self._factor[()] = scale
             if not self._scaled.size:
@@ -164,8 +162,6 @@ class ScaledSplitter(Source):
         return self
 
     def _bytes(self, start: int, stop: int) -> memoryview:
-        if self._scale is None:
-            return self._encoded[start:stop]
         elements = max(0, min(stop, self.payload.parameter_bytes) - start) // 4
         if elements:
             values = np.frombuffer(self._encoded, np.float32, elements, start)

@@ -23,6 +23,8 @@ _OFFSET, _DATA = 1, 2
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
+# Two keys and two lengths of a byte; a third key, and numbers of most bytes.
+_LEAST_HEAD_BYTES, _MOST_HEAD_BYTES = 4, 3 + 3 * _MAX_VARINT_BYTES
 
 
 class FramingError(ValueError):
@@ -34,7 +36,7 @@ class FramingError(ValueError):
 
 def before_chunk(rest: bytes, field: int, offset: int, size: int) -> bytes:
     """The bytes before a chunk's data, which ends the message; `rest`: serialised other fields."""
-    return rest + (_chunk_head(field, offset, size) if offset else _first_chunk_head(field, size))
+    return rest + _chunk_head(field, offset, size)
 
 
 class HasFooter(Protocol):
@@ -71,8 +73,8 @@ def payload_messages(
         if is_last:
             message = message or type(first)()
             _put_footer(message.footer, chunks, byte_count)
-        rest = b"" if message is None else message.SerializeToString()
-        yield before_chunk(rest, field, offset, len(data)), data, is_last
+        head = _chunk_head(field, offset, len(data))
+        yield head if message is None else message.SerializeToString() + head, data, is_last
         message = None
     if end != byte_count:  # no chunks
         _put_footer(first.footer, chunks, byte_count)
@@ -84,7 +86,10 @@ def _put_footer(footer: transfer_pb2.Footer, chunks: Chunks, byte_count: int) ->
     footer.chunk_count, footer.crc32c = chunks.chunk_count, chunks.crc32c
 
 
+# A model's chunks are the same in each commit: up to 1 GiB in chunks of 1 MiB.
+@functools.lru_cache(maxsize=1024)
 def _chunk_head(field: int, offset: int, size: int) -> bytes:
+    """Return the bytes of submessage `field`, a chunk, before its data."""
     head = bytearray()
     if offset:
         head.append(_OFFSET << 3 | _VARINT)
@@ -97,9 +102,14 @@ def _chunk_head(field: int, offset: int, size: int) -> bytes:
     return bytes(message + head)
 
 
-@functools.lru_cache(maxsize=64)
-def _first_chunk_head(field: int, size: int) -> bytes:
-    return _chunk_head(field, 0, size)
+@functools.lru_cache(maxsize=1024)
+def _lone_chunk_head(field: int, offset: int, size: int) -> bytes:
+    """Return the same of a chunk that is the only field of a message of `size` bytes; empty if none has this size."""
+    for count in range(_LEAST_HEAD_BYTES, min(_MOST_HEAD_BYTES, size - 1) + 1):
+        head = _chunk_head(field, offset, size - count)
+        if len(head) == count:
+            return head
+    return b""
 
 
 def split_message(
@@ -131,7 +141,7 @@ def _split_expected(
     kind: type[AnyMessage], message: Buffer, field: int, size: int, limit: int
 ) -> tuple[AnyMessage, int, Buffer] | None:
     """None unless the message ends with such a chunk."""
-    head = _first_chunk_head(field, size)
+    head = _chunk_head(field, 0, size)
     data = len(message) - size
     start = data - len(head)
     if start < 0 or data > limit or message[start:data] != head:
@@ -187,12 +197,16 @@ def split_field(message: Buffer, field: int) -> tuple[bytes, memoryview | None]:
     return bytes(message) if found is None else b"".join(rest), found
 
 
-def message_head(begin: memoryview, size: int, field: int) -> tuple[bytes, int, int]:
+def message_head(begin: memoryview, size: int, field: int, expected: int = 0) -> tuple[bytes, int, int]:
     """Parse the beginning of a message of `size` bytes made as by `before_chunk`.
 
-    Returns serialised other fields, chunk offset and position of its data. Raises FramingError for other forms, or if
-    `begin` ends before the data.
+    Returns serialised other fields, chunk offset and position of its data. A message that has nothing but a chunk at
+    offset `expected` is recognised without parsing. Raises FramingError for other forms, or if `begin` ends before the
+    data.
     """
+    head = _lone_chunk_head(field, expected, size)
+    if head and begin[: len(head)] == head:
+        return b"", expected, len(head)
     rest: list[memoryview] = []
     position, end = 0, len(begin)
     while position < end:

@@ -1,7 +1,8 @@
 """Lane protocol (lane.proto) without I/O.
 
-Put received bytes into `space()`, call `received()`, then `next_frame()` until None. A MESSAGE larger than the buffer
-is returned once its beginning is there; its reader takes the `missing` bytes from the socket and calls `skip()`.
+Put received bytes into `space()`, call `next_frame()` with their number, and then without one until it returns None. A
+MESSAGE larger than the buffer is returned once its beginning is there; its reader takes the `missing` bytes from the
+socket, and counts them down.
 Whenever a MESSAGE passes the turn, call `enter`.
 """
 
@@ -111,7 +112,13 @@ class Frame(NamedTuple):
 
 
 class Lane:
-    """One end of a connection; the peer's first frame must fit into `buffer_bytes`."""
+    """One end of a connection; the peer's first frame must fit into `buffer_bytes`.
+
+    Attributes:
+        missing: bytes of the large MESSAGE that was returned last which are to be read from the socket; its reader
+            counts them down. The buffer is empty while there are any.
+        state: what is legal now.
+    """
 
     def __init__(self, side: Side, buffer_bytes: int) -> None:
         self.missing = 0
@@ -128,11 +135,6 @@ class Lane:
         buffer[:count] = self._buffer[self._start : self._stop]
         self._buffer, self._start, self._stop = buffer, 0, count
 
-    @property
-    def buffered(self) -> int:
-        """Received bytes outside frames."""
-        return self._stop - self._start
-
     def space(self) -> memoryview:
         """Memory for the peer's next bytes."""
         if self._start == self._stop:
@@ -143,12 +145,12 @@ class Lane:
             self._start, self._stop = 0, len(left)
         return self._buffer[self._stop :]
 
-    def received(self, count: int) -> None:
-        """Count bytes received into `space()`."""
-        self._stop += count
+    def next_frame(self, received: int = 0) -> Frame | None:
+        """Count bytes received into `space()`; return the next frame, or None if it is incomplete.
 
-    def next_frame(self) -> Frame | None:
-        """The next frame, or None if incomplete. Raises IllegalFrameError."""
+        Raises IllegalFrameError.
+        """
+        self._stop += received
         available = self._stop - self._start - HEADER_BYTES
         if available < 0:
             return None
@@ -173,10 +175,6 @@ class Lane:
             return None
         self.state = after
         return Frame(number, self._buffer[begin : self._start], size)
-
-    def skip(self, count: int) -> None:
-        """Count missing bytes as read."""
-        self.missing -= count
 
     def header(self, kind: Kind, size: int) -> bytes:
         """The header of a frame sent now; advances the state."""

@@ -155,17 +155,16 @@ class Sink:
 
 def receive(assembler: Assembler, offset: int, data: bytes, pieces: list[int], beforehand: int = 0) -> None:
     """A chunk as a transport receives it: some of it came elsewhere, the rest comes as the network likes."""
-    assembler.begin(offset, len(data))
-    assembler.fill(memoryview(data)[:beforehand])
+    assembler.begin(offset, len(data), memoryview(data)[:beforehand])
     position, number = min(beforehand, len(data)), 0
     while position < len(data):
-        space = assembler.space()
+        space = assembler.space
         assert 1 <= len(space) <= len(data) - position
         count = min(len(space), pieces[number % len(pieces)])
         space[:count] = data[position : position + count]
         assembler.filled(count)
         position, number = position + count, number + 1
-    assert not len(assembler.space())
+    assert not len(assembler.space)
 
 
 @CODECS
@@ -221,7 +220,7 @@ def test_a_transfer_torn_within_a_chunk_has_what_came_up_to_a_border(
     assembler.begin(0, len(transfer.chunks[0][1]))
     position = 0
     while position < torn_at:
-        space = assembler.space()
+        space = assembler.space
         count = min(len(space), pieces[position % len(pieces)], torn_at - position)
         space[:count] = sent[position : position + count]
         assembler.filled(count)
@@ -309,7 +308,7 @@ def test_a_chunk_that_may_not_begin_is_refused_as_a_whole_one(
     if expected:
         assert "refused before" in refusal(lambda: pieced.begin(first, 600))
     else:
-        assert len(pieced.space()) > 0
+        assert len(pieced.space) > 0
 
 
 @pytest.mark.parametrize("wire_type", ENCODED)
@@ -332,8 +331,7 @@ def test_an_assembler_that_restarts_forgets_everything(wire_type: WireType) -> N
     transfer = awkward_transfer(wire_type)
     sink, fresh = Sink(transfer, "decoding", COMPILED), Sink(transfer, "decoding", COMPILED)
     assembler = sink.assembler
-    assembler.begin(0, len(transfer.chunks[0][1]))
-    assembler.fill(memoryview(transfer.bytes)[:3])
+    assembler.begin(0, len(transfer.chunks[0][1]), memoryview(transfer.bytes)[:3])
     assembler.restart()
     with pytest.raises(ChunkError):
         assembler.begin(4, 4)
@@ -352,7 +350,7 @@ def test_values_of_float32_are_received_to_where_they_belong() -> None:
     transfer = awkward_transfer(WireType.FLOAT32)
     assembler, parameters, _ = transfer.decoder()
     assembler.begin(0, 600)
-    assert np.shares_memory(np.frombuffer(assembler.space(), np.uint8), parameters)
+    assert np.shares_memory(np.frombuffer(assembler.space, np.uint8), parameters)
 
 
 # -- bytes that are encoded already ------------------------------------------------------------------------------------

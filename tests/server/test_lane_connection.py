@@ -375,9 +375,9 @@ async def test_a_flood_of_tiny_chunks_lets_others_be_served(serving: Serving, mo
     taken = 0
     next_frame = lane.Lane.next_frame
 
-    def count(self: lane.Lane) -> lane.Frame | None:
+    def count(self: lane.Lane, received: int = 0) -> lane.Frame | None:
         nonlocal taken
-        found = next_frame(self)
+        found = next_frame(self, received)
         taken += found is not None
         return found
 

@@ -60,7 +60,7 @@ Message = tuple[commit_pb2.CommitRequest, int, Buffer | None]
 class LaneConnection:
     """One lane connection; `connection` must be non-blocking. Event loop's thread only.
 
-    A peer costs one small buffer before WELCOME. `check_hello` raises IllegalFrameError. `serve` handles connections
+    A peer costs one small buffer before WELCOME. `on_hello` raises IllegalFrameError. `serve` handles connections
     after HELLO and is cancelled on disconnection.
     """
 
@@ -71,7 +71,7 @@ class LaneConnection:
         connection: socket.socket,
         tls: ssl.SSLContext | None,
         *,
-        check_hello: Callable[[lane_pb2.LaneHello], None],
+        on_hello: Callable[["LaneConnection", lane_pb2.LaneHello], None],
         serve: Callable[["LaneConnection"], Awaitable[None]],
         on_illegal: Callable[["LaneConnection", str], None],
         on_end: Callable[["LaneConnection"], None],
@@ -80,7 +80,7 @@ class LaneConnection:
         self._socket: Final = connection
         self._tls = None if tls is None else TlsStream(connection, tls, _CIPHERTEXT, server_side=True)
         self._is_secured = self._tls is None
-        self._check_hello, self._serve = check_hello, serve
+        self._on_hello, self._serve = on_hello, serve
         self._on_illegal, self._on_end = on_illegal, on_end
         self._loop = asyncio.get_running_loop()
         self._lane = Lane(Side.SERVER, HELLO_BYTES + lane.HEADER_BYTES)
@@ -173,16 +173,15 @@ class LaneConnection:
 
     async def write(self, head: bytes, data: Buffer, *, last: bool) -> None:
         """See CommitTransport."""
-        self._check()
+        if self._is_over:
+            raise asyncio.CancelledError
         size = len(head) + len(data)
-        header = self._lane.header(Kind.MESSAGE, size)
+        self._unsent.append(memoryview(self._lane.header(Kind.MESSAGE, size) + head))
+        if data:
+            self._unsent.append(memoryview(data))
         if last:
             self._lane.enter(State.IDLE)
-        if size <= lane.BUFFERED_BYTES:
-            self._put(header + head + data)
-        else:
-            self._unsent += (memoryview(header + head), memoryview(data))
-            self._send()
+        self._send()
         if self._unsent:
             await self._drain()
         self._moved += size
@@ -205,6 +204,8 @@ class LaneConnection:
                 self._receive()
         except IllegalFrameError as error:
             self._break(str(error))
+        except (CoreError, FramingError, RefusedError) as error:
+            self._upload_failed(error)
         except _WOULD_BLOCK:
             pass
         except OSError:
@@ -227,34 +228,44 @@ class LaneConnection:
     def _receive(self) -> None:
         frames = taken = 0
         is_drained = False
+        frame = None if self._lane.missing else self._lane.next_frame()
         while True:
-            while not self._lane.missing and (frame := self._lane.next_frame()) is not None:
-                self._on_frame(frame)
+            while frame is not None:
+                if self._sink is not None and frame.kind == Kind.MESSAGE:
+                    self._upload_goes_on(self._sink, frame)
+                else:
+                    self._on_frame(frame)
                 frames += 1
                 if self._is_over or self._to_drop:
                     return
                 if frames >= TURN_FRAMES:
                     self._wait_for_turn()
                     return
+                frame = None if self._lane.missing else self._lane.next_frame()
             if is_drained:
                 return
             if taken >= TURN_BYTES:
                 self._wait_for_turn()
                 return
-            is_chunk = self._lane.missing > 0 and self._sink is not None
-            space = self._sink.space() if self._sink is not None and is_chunk else self._lane.space()
+            missing = self._lane.missing
+            if not missing:
+                space = self._lane.space()
+            else:  # a chunk's data; nobody wants it once the upload has ended
+                space = _DROPPED[:missing] if self._sink is None else self._sink.space
             count = self._socket.recv_into(space) if self._tls is None else self._tls.recv_into(space, wait_all=True)
             if not count:
                 self.close()
                 return
             taken += count
             is_drained = count < len(space)
-            if is_chunk:
-                self._chunk_received(count)
-                if self._to_drop:
-                    return
-            else:
-                self._lane.received(count)
+            if not missing:
+                frame = self._lane.next_frame(count)
+                continue
+            self._lane.missing -= count
+            if self._sink is not None:
+                self._sink.filled(count)
+                if count == missing and self._fields is not None:
+                    self._message_done(process_message(self._sink, self._fields, 0, None))
 
     def _wait_for_turn(self) -> None:
         """Resume next turn: the selector cannot see buffered data."""
@@ -268,9 +279,7 @@ class LaneConnection:
             self.close()
 
     def _on_frame(self, frame: Frame) -> None:
-        if frame.kind == Kind.MESSAGE and self._sink is not None:
-            self._upload_goes_on(self._sink, frame)
-        elif frame.kind == Kind.MESSAGE and self._lane.state is State.COMMITTING:
+        if frame.kind == Kind.MESSAGE and self._lane.state is State.COMMITTING:
             self._to_drop = LINGER_BYTES  # the handler is about to abort
         elif frame.kind == Kind.MESSAGE:
             self._commit_begins(frame)
@@ -291,7 +300,7 @@ class LaneConnection:
             hello = lane_pb2.LaneHello.FromString(bytes(frame.body))
         except DecodeError:
             raise IllegalFrameError("a HELLO that is no LaneHello") from None
-        self._check_hello(hello)
+        self._on_hello(self, hello)
         self.session_id, self._incarnation = hello.session_id, hello.incarnation
         self._authorization = hello.authorization
         self.task = self._loop.create_task(self._run())
@@ -313,27 +322,13 @@ class LaneConnection:
             self._to_drop = LINGER_BYTES
 
     def _upload_goes_on(self, sink: Assembler, frame: Frame) -> None:
-        try:
-            if self._lane.missing:
-                rest, offset, start = message_head(frame.body, frame.size, COMMIT_REQUEST_CHUNK)
-                self._fields = parse_fields(commit_pb2.CommitRequest, rest)
-                sink.begin(offset, frame.size - start)
-                sink.fill(frame.body[start:])
-            else:
-                received = split_message(commit_pb2.CommitRequest, frame.body, COMMIT_REQUEST_CHUNK)
-                self._message_done(process_message(sink, *received))
-        except (CoreError, FramingError, RefusedError) as error:
-            self._upload_failed(error)
-
-    def _chunk_received(self, count: int) -> None:
-        self._lane.skip(count)
-        try:
-            if self._sink is not None:
-                self._sink.filled(count)
-                if not self._lane.missing and self._fields is not None:
-                    self._message_done(process_message(self._sink, self._fields, 0, None))
-        except (CoreError, RefusedError) as error:
-            self._upload_failed(error)
+        if self._lane.missing:
+            rest, offset, start = message_head(frame.body, frame.size, COMMIT_REQUEST_CHUNK, sink.received)
+            self._fields = parse_fields(commit_pb2.CommitRequest, rest) if rest else None
+            sink.begin(offset, frame.size - start, frame.body[start:])
+        else:
+            received = split_message(commit_pb2.CommitRequest, frame.body, COMMIT_REQUEST_CHUNK)
+            self._message_done(process_message(sink, *received))
 
     def _message_done(self, footer: Footer | None) -> None:
         if footer is not None and self._footer is not None:
@@ -393,18 +388,8 @@ class LaneConnection:
         self._timer = None if seconds is None else self._loop.call_later(seconds, self.close)
 
     def _put_frame(self, kind: Kind, body: bytes) -> None:
-        self._put(self._lane.header(kind, len(body)) + body)
-
-    def _put(self, frame: bytes) -> None:
-        sent = 0
-        if self._tls is None and not self._unsent:
-            try:
-                sent = self._socket.send(frame)
-            except OSError:  # `_send` handles it
-                sent = 0
-        if sent < len(frame):
-            self._unsent.append(memoryview(frame)[sent:])
-            self._send()
+        self._unsent.append(memoryview(self._lane.header(kind, len(body)) + body))
+        self._send()
 
     def _send(self) -> None:
         unsent = self._unsent

@@ -130,8 +130,8 @@ class LanePort:
             connection = LaneConnection(
                 accepted,
                 tls,
-                check_hello=self._check_hello,
-                serve=self._serve_after_hello,
+                on_hello=self._on_hello,
+                serve=self._serve,
                 on_illegal=self._on_illegal,
                 on_end=self._forget,
             )
@@ -141,15 +141,12 @@ class LanePort:
         self._connections[connection] = self._strangers[connection] = None
         connection.start()
 
-    def _check_hello(self, hello: lane_pb2.LaneHello) -> None:
+    def _on_hello(self, connection: LaneConnection, hello: lane_pb2.LaneHello) -> None:
         if hello.magic != lane.MAGIC or hello.version != lane.VERSION:
             raise IllegalFrameError(f"a HELLO of version {hello.version}; this server speaks {lane.VERSION}")
         if hello.incarnation != self.incarnation:
             raise IllegalFrameError("a HELLO for another server, or for this one before its restart: join again")
-
-    async def _serve_after_hello(self, connection: LaneConnection) -> None:
         self._strangers.pop(connection, None)
-        await self._serve(connection)
 
     def _on_illegal(self, connection: LaneConnection, reason: str) -> None:
         address = address_of(connection)

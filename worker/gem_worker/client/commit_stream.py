@@ -1,5 +1,7 @@
 """The Commit stream."""
 
+import time
+
 import grpc
 from gemps.framing import FramingError
 from gemps.v1 import commit_pb2
@@ -91,7 +93,7 @@ class CommitStream:
     def _receive(self, commit: OutgoingCommit, reply: CommitReply, watched: Watched) -> None:
         may_proceed = True
         while (fields := self._call.receive(reply)) is not None:
-            watched.progress()
+            watched.progressed_at = time.monotonic()
             if fields.HasField("proceed"):
                 if not may_proceed or fields.proceed.sequence != commit.sequence:
                     raise ServerMisbehavedError(f"the server sent an unexpected proceed for {fields.proceed.sequence}")

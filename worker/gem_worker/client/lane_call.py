@@ -22,6 +22,7 @@ from gemps.v1 import commit_pb2, lane_pb2
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
 
+from gem_core.chunking import Assembler
 from gem_worker.client import operating_system
 from gem_worker.client.commit_call import ReplySink
 from gem_worker.client.rpc_status import DETAILS_KEY
@@ -35,6 +36,7 @@ _PING_AFTER, _PING_TIMEOUT = 60.0, 20.0
 _FRESH = 0.1
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _WAIT_FOR_ALL = getattr(socket, "MSG_WAITALL", 0)
+_NO_FIELDS = commit_pb2.CommitResponse()  # of a message that has only a chunk
 
 
 class _Entry(NamedTuple):
@@ -89,6 +91,7 @@ class LaneCall:
         self._is_torn = False  # a frame was partly sent
         self._end: LaneCallError | None = None
         self._last_bytes = 0  # of a small reply's data
+        self._sink: Assembler | None = None  # of a large reply that is being received
         self._heard_at = self._sent_at = 0.0
         self._pinged_at: float | None = None
 
@@ -147,15 +150,19 @@ class LaneCall:
             self._pinged_at = None
             frame = self._next_frame()
         if self._lane.missing:
-            rest, offset, start = message_head(frame.body, frame.size, COMMIT_RESPONSE_CHUNK)
-            message = parse_fields(commit_pb2.CommitResponse, rest)
-            reply.receive_fields(message)
-            sink = reply.sink
-            sink.begin(offset, frame.size - start)
-            sink.fill(frame.body[start:])
+            sink = self._sink
+            expected = 0 if sink is None else sink.received
+            rest, offset, start = message_head(frame.body, frame.size, COMMIT_RESPONSE_CHUNK, expected)
+            message = _NO_FIELDS
+            if rest:
+                message = parse_fields(commit_pb2.CommitResponse, rest)
+                reply.receive_fields(message)
+            if rest or sink is None:
+                sink = self._sink = reply.sink
+            sink.begin(offset, frame.size - start, frame.body[start:])
             while self._lane.missing:
-                count = self._read(sink.space(), _WAIT_FOR_ALL)
-                self._lane.skip(count)
+                count = self._read(sink.space, _WAIT_FOR_ALL)
+                self._lane.missing -= count
                 sink.filled(count)
         else:
             message, offset, data = split_message(
@@ -169,6 +176,7 @@ class LaneCall:
             self._lane.enter(State.COMMITTING)
         elif message.HasField("footer"):
             self._lane.enter(State.IDLE)
+            self._sink = None
         self._heard_at = time.monotonic()
         return message
 
@@ -216,11 +224,9 @@ class LaneCall:
         now = time.monotonic()
         connection.settimeout(0)
         try:
-            self._lane.received(self._read(self._lane.space()))
-            while (frame := self._parse()) is not None:
-                if frame.kind != Kind.PONG:
-                    self._fail(grpc.StatusCode.INTERNAL, "the server sent a message out of turn")
+            while self._next_frame().kind == Kind.PONG:
                 self._pinged_at, self._heard_at = None, now
+            self._fail(grpc.StatusCode.INTERNAL, "the server sent a message out of turn")
         except BlockingIOError:
             if self._pinged_at is not None and now - self._pinged_at > _PING_TIMEOUT:
                 self._fail(grpc.StatusCode.UNAVAILABLE, "a ping was not answered")
@@ -244,10 +250,6 @@ class LaneCall:
         try:
             if self._stream is not None:
                 self._stream.sendall(head, data)
-            elif len(data) <= lane.BUFFERED_BYTES:
-                whole = head + data
-                if (sent := connection.send(whole)) < len(whole):
-                    connection.sendall(whole[sent:])
             else:
                 operating_system.send_buffers(connection, head, data)
         except OSError as error:
@@ -264,16 +266,11 @@ class LaneCall:
     def _next_frame(self) -> Frame:
         if self._end is not None:
             raise self._end
-        frame = self._parse() if self._lane.buffered else None
-        while frame is None:
-            self._lane.received(self._read(self._lane.space()))
-            frame = self._parse()
-        return frame
-
-    def _parse(self) -> Frame | None:
         try:
             frame = self._lane.next_frame()
-            if frame is not None and frame.kind == Kind.END:
+            while frame is None:
+                frame = self._lane.next_frame(self._read(self._lane.space()))
+            if frame.kind == Kind.END:
                 status = Status.FromString(bytes(frame.body))
                 self._fail(_CODES.get(status.code, grpc.StatusCode.UNKNOWN), status.message, bytes(frame.body))
         except (IllegalFrameError, DecodeError) as error:

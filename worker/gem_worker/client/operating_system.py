@@ -56,8 +56,7 @@ def limit_unacknowledged(connection: socket.socket, seconds: float) -> None:
 def send_buffers(connection: socket.socket, head: bytes, data: "memoryview | bytes | bytearray") -> None:
     """Send both, if possible at once."""
     if sys.platform == "win32":
-        connection.sendall(head)
-        connection.sendall(data)
+        connection.sendall(b"".join((head, data)))
     elif (sent := connection.sendmsg((head, data)) - len(head)) < len(data):
         connection.sendall(head[sent:] if sent < 0 else b"")
         connection.sendall(memoryview(data)[max(sent, 0) :])

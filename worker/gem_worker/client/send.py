@@ -1,5 +1,6 @@
 """Outgoing payloads, one chunk in memory at a time."""
 
+import time
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -36,7 +37,7 @@ def watched_messages(
     Before the last one, marks `watched` as waiting on `sequence`.
     """
     for message in payload_messages(source, field, source.payload.byte_count, first):
-        watched.progress()
+        watched.progressed_at = time.monotonic()
         if message[2]:
             watched.sequence, watched.waiting = sequence, True
         yield message
