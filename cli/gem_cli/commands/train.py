@@ -134,15 +134,11 @@ def train(
             shards=server_commands[1:],
         )
         started = datetime.now(UTC)
-        used = {
+        used: dict[str, Any] = {
             "train": settings.model_dump(mode="json"),
             "server": server.model_dump(mode="json") | {"durability": server.durability_level},
-            "worker": worker.model_dump(
-                mode="json", include=set(WIRE_VARIABLES) if command else None, exclude={"server"}
-            ),
-            "evaluator": given.load(EvaluatorSettings).model_dump(mode="json", exclude={"keep_best"})
-            if evaluator
-            else None,
+            "worker": _used_by_workers(worker, is_script=command is not None),
+            "evaluator": None if evaluator is None else _used_by_evaluator(given),
             "command": command,
             "text": text,
         }
@@ -156,6 +152,20 @@ def train(
         why = "the run was interrupted" if outcome.interrupted_by is not None else "the server failed"
         message = f"{why}; this continues it from its newest checkpoint: {again}"
         reporter.event("resume", message, command=again)
+    _exit(outcome, folder)
+
+
+def _used_by_workers(worker: WorkerSettings, *, is_script: bool) -> dict[str, Any]:
+    """The settings of workers for summary.json; of a script gemps knows only those that it hands on."""
+    return worker.model_dump(mode="json", include=set(WIRE_VARIABLES) if is_script else None, exclude={"server"})
+
+
+def _used_by_evaluator(given: Given) -> dict[str, Any]:
+    return given.load(EvaluatorSettings).model_dump(mode="json", exclude={"keep_best"})
+
+
+def _exit(outcome: Outcome, folder: RunFolder) -> None:
+    """Raise SystemExit if the run was interrupted or has failed."""
     if outcome.interrupted_by is not None:
         raise SystemExit(128 + outcome.interrupted_by)
     if outcome.server_failed or outcome.failed_workers or outcome.merge_error or not folder.model.exists():
@@ -173,14 +183,7 @@ def _prepare(
     has_evaluator: bool,
 ) -> tuple[RunFolder, ServerSettings, list[list[str]]]:
     asked = given.load(ServerSettings, data_dir=Path(), fallback=_IN_THE_FOLDER)
-    own: dict[str, Any] = {"exit_when_finished": True, "log_format": asked.log_format}
-    if "bind" not in asked.model_fields_set:
-        own["bind"] = "127.0.0.1:0"
-    if "min_workers" not in asked.model_fields_set:
-        own["min_workers"] = settings.workers
-    if has_evaluator and "exit_grace" not in asked.limits.model_fields_set:
-        # The evaluator sees the last version only after the end of the run, and needs the server to report it.
-        own["limits.exit_grace"] = max(asked.limits.exit_grace, settings.worker_exit_timeout)
+    own = _own_settings(asked, settings, has_evaluator=has_evaluator)
     if command is None and not (asked.steps or asked.epochs or asked.commits):
         own["epochs"] = TEXT_EPOCHS if worker.task == "text" else DEFAULT_EPOCHS
     shares = "shared_memory_socket" not in asked.model_fields_set
@@ -190,18 +193,39 @@ def _prepare(
     if shares and _may_be_a_socket(shards.shard_socket(socket, settings.shards)):
         own["shared_memory_socket"] = socket
     given.load(ServerSettings, data_dir=Path(), **own)  # validates before creating folders
-    if settings.run_dir is not None:
-        folder = RunFolder.given(settings.run_dir, resume=asked.resume, shards=settings.shards)
-    elif asked.resume:
-        raise CommandError("--resume needs --run-dir DIRECTORY, the folder of the run to continue", USAGE)
-    else:
-        script = next((part for part in command or () if part.endswith(".py")), command[0] if command else worker.task)
-        folder = RunFolder.fresh(settings.runs_dir, f"{Path(script).stem}-{asked.rule}")
+    folder = _run_folder(settings, asked, _program(command) if command else worker.task)
     data_dirs = folder.data_dirs(settings.shards)
     own |= {"data_dir": data_dirs[0], "ready_file": folder.ready_file}
     server = given.load(ServerSettings, **own)
     of_all = shards.group_settings(server, own, client, data_dirs)
     return folder, server, [gemps("serve", *given.arguments(ServerSettings), *to_arguments(one)) for one in of_all]
+
+
+def _own_settings(asked: ServerSettings, settings: TrainSettings, *, has_evaluator: bool) -> dict[str, Any]:
+    """What a training on this machine sets for its server, where the user has not."""
+    own: dict[str, Any] = {"exit_when_finished": True, "log_format": asked.log_format}
+    if "bind" not in asked.model_fields_set:
+        own["bind"] = "127.0.0.1:0"
+    if "min_workers" not in asked.model_fields_set:
+        own["min_workers"] = settings.workers
+    if has_evaluator and "exit_grace" not in asked.limits.model_fields_set:
+        # The evaluator sees the last version only after the end of the run, and needs the server to report it.
+        own["limits.exit_grace"] = max(asked.limits.exit_grace, settings.worker_exit_timeout)
+    return own
+
+
+def _run_folder(settings: TrainSettings, asked: ServerSettings, name: str) -> RunFolder:
+    """The folder of --run-dir, or a new one that is named after `name` and the rule."""
+    if settings.run_dir is not None:
+        return RunFolder.given(settings.run_dir, resume=asked.resume, shards=settings.shards)
+    if asked.resume:
+        raise CommandError("--resume needs --run-dir DIRECTORY, the folder of the run to continue", USAGE)
+    return RunFolder.fresh(settings.runs_dir, f"{Path(name).stem}-{asked.rule}")
+
+
+def _program(command: Sequence[str]) -> str:
+    """The script in a command, or its program."""
+    return next((part for part in command if part.endswith(".py")), command[0])
 
 
 def _resume_command(given: Given, folder: RunFolder, script: Sequence[str] | None, *, as_json: bool) -> str:
