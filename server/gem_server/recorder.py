@@ -123,7 +123,7 @@ class Recorder(CommitObserver):
         """Record the end of a session."""
         self._append({"event": "left", "session": session.number, "state": session.worker.state.value})
 
-    async def pulled(self, session: Session, is_first: bool) -> None:
+    def pulled(self, session: Session, is_first: bool) -> None:
         """Record a refreshed snapshot; `is_first`: its moment was reset."""
         self._append({"event": "pulled", "session": session.number, "reset": is_first})
 

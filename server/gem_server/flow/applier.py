@@ -250,7 +250,7 @@ class Applier:
             is_changed = False
         await self._share(session)
         if is_changed:
-            await self._observer.pulled(session, is_first=held is None)
+            self._observer.pulled(session, is_first=held is None)
 
     async def _share(self, session: Session) -> None:
         held, regions = session.held, session.regions

@@ -25,7 +25,7 @@ class CommitObserver:
     ) -> None:
         """A commit was applied; its buffer may be read until this returns. `buffers`: those of the new version."""
 
-    async def pulled(self, session: Session, is_first: bool) -> None:
+    def pulled(self, session: Session, is_first: bool) -> None:
         """A session's snapshot was refreshed; `is_first`: its moment was reset."""
 
     def pulled_without_session(self, version: Version) -> None:

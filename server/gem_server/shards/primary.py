@@ -381,7 +381,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
             self._send(Ended(session.session_id, session.ended))
 
     @override
-    async def pulled(self, session: Session, is_first: bool) -> None:
+    def pulled(self, session: Session, is_first: bool) -> None:
         if session.held is None:
             raise AssertionError("a pull without a snapshot")
         self._send(PullOrdered(session.session_id, session.held.snapshot.version.clock))
