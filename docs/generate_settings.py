@@ -31,14 +31,17 @@ INTRODUCTION = """\
 <!-- Written by docs/generate_settings.py from the settings classes: change those, and run it. -->
 # Settings
 
-Every setting of the server, the workers and `gemps train` is a flag, an environment variable and a key in the TOML
-file of `--config FILE` (or `GEMPS_CONFIG`), named alike: `--batch-size 128`, `GEMPS_BATCH_SIZE=128`,
-`batch_size = 128`. The flag beats the variable, the variable beats the file, the file beats the default. One file
-serves all commands.
+Every setting of the server, the workers and `gemps train` is an environment variable and a key in the TOML file of
+`--config FILE` (or `GEMPS_CONFIG`), and most are a flag, named alike: `--batch-size 128`, `GEMPS_BATCH_SIZE=128`,
+`batch_size = 128`. One file serves all commands.
 
 What few people set stands in a table of the file, and has no flag: `threads = 4` below `[limits]`, or
-`GEMPS_LIMITS_THREADS=4`, or `--set limits.threads=4`. `--set KEY=VALUE` takes every key, and may be repeated; it beats
-the variable, and flags beat it. `[rule]` may hold the rule's `name` and its numbers together:
+`GEMPS_LIMITS_THREADS=4`. `--set KEY=VALUE` of `gemps serve`, `gemps train` and `gemps launch` takes the key of every
+setting, `--set limits.threads=4`, and may be repeated. `gemps train` and `gemps launch` have flags only for what people
+often set there; the rest goes through `--set` or the file.
+
+A flag beats `--set`, `--set` beats the variable, the variable beats the file, and the file beats the default. `[rule]`
+may hold the rule's `name` and its numbers together:
 
 ```toml
 epochs = 20
