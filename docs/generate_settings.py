@@ -71,6 +71,8 @@ class Group:
     about: str
     settings: type[BaseSettings]
     has_flags: bool = True
+    without_flags: frozenset[str] = frozenset()
+    """Fields that no command has as an option; `--set` gives them."""
 
 
 GROUPS = (
@@ -87,7 +89,12 @@ GROUPS = (
         "reads `GEMPS_SERVER`, `GEMPS_WORKER_NAME`, `GEMPS_DELTA_WIRE` and `GEMPS_PARAMETER_WIRE`, and no others.",
         WorkerSettings,
     ),
-    Group("Training on one machine", "For `gemps train`, in addition to those above.", TrainSettings),
+    Group(
+        "Training on one machine",
+        "For `gemps train`, in addition to those above.",
+        TrainSettings,
+        without_flags=frozenset({"report_interval", "worker_exit_timeout"}),
+    ),
     Group(
         "Evaluator",
         "For `gemps evaluate --follow`, and for `gemps train` except `--keep-best`, since it keeps the best in the run "
@@ -171,7 +178,8 @@ def table(group: Group, rows: Iterable[tuple[str, FieldInfo]]) -> Iterator[str]:
     for name, field in rows:
         names = f"`{variable(group.settings, name)}`"
         if group.has_flags:
-            names = f"`{name if '.' in name else flag(name)}`<br>{names}"
+            is_key = "." in name or name in group.without_flags
+            names = f"`{name if is_key else flag(name)}`<br>{names}"
         cells = (names, value(name.rpartition(".")[2], field), default(field), meaning(field))
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from gem_cli.commands.known import KNOWN
 from gem_cli.main import app
-from gem_cli.options import variable
+from gem_cli.setting_keys import fields, flat, nested, variable
+from gem_server.settings import ServerSettings
 from gem_simulator.settings import SimulationSettings
 from gem_worker.client import ClientSettings
 from typer.main import get_command
+
+from gem_core.rule_settings import split_rule_table
 
 _COMMANDS: Any = get_command(app)  # click's classes, or the copy of them that newer versions of typer bring
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +66,10 @@ def objection(arguments: Sequence[str], variables: Mapping[str, str]) -> str:
     except Exception as error:
         return f"gemps {name}: {error}"
     own = {"data_dir": "a folder of the run"} if name == "train" else {}
-    return refused_settings({**given, **own}, variables, _classes_of(name))
+    sets = dict(text.split("=", 1) for text in given.get("set") or ())
+    if unknown := [key for key in sets if not any(key in fields(settings) for settings in KNOWN)]:
+        return f"no setting is called {', '.join(unknown)}"
+    return refused_settings({**nested(sets), **given, **own}, variables, _classes_of(name))
 
 
 def refused_settings(given: Mapping[str, Any], variables: Mapping[str, str], classes: Sequence[Any] = OF_A_RUN) -> str:
@@ -73,7 +79,7 @@ def refused_settings(given: Mapping[str, Any], variables: Mapping[str, str], cla
         return wrong
     with pytest.MonkeyPatch.context() as environment:
         for settings in _SETTABLE:
-            for name in settings.model_fields:
+            for name in fields(settings):
                 environment.delenv(variable(settings, name), raising=False)
         for name, value in variables.items():
             environment.setenv(name, value)
@@ -90,12 +96,14 @@ def refused_settings(given: Mapping[str, Any], variables: Mapping[str, str], cla
 
 def refused_keys(values: Mapping[str, Any]) -> str:
     """Return what is wrong with these keys of a TOML file and their values; empty when nothing is."""
-    unknown = [name for name in values if not any(name in settings.model_fields for settings in KNOWN)]
+    if isinstance(values.get("rule"), Mapping):
+        values = {name: value for name, value in values.items() if name != "rule"} | split_rule_table(values["rule"])
+    unknown = [key for key in flat(ServerSettings, values) if not any(key in fields(settings) for settings in KNOWN)]
     return f"no setting is called {', '.join(unknown)}" if unknown else refused_settings(values, {})
 
 
 def _unknown_variable(variables: Mapping[str, str]) -> str:
-    settings_of_gemps = {variable(settings, name) for settings in _SETTABLE for name in settings.model_fields}
+    settings_of_gemps = {variable(settings, name) for settings in _SETTABLE for name in fields(settings)}
     of_compose = re.findall(r"\$\{(GEMPS_\w+)", (ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
     known = {"GEMPS_CONFIG", *settings_of_gemps, *of_compose}
     unknown = [name for name in variables if name.startswith("GEMPS_") and name not in known]

@@ -61,7 +61,7 @@ _WORKER = OptionGroup(
     frozenset(
         {
             *("task", "model", "dataset_dir", "download", "text", "context", "layers", "width", "heads"),
-            *("batch_size", "device", "cpu_threads", "delta_wire", "parameter_wire", "overlap"),
+            *("batch_size", "device", "cpu_threads", "delta_wire", "parameter_wire"),
         }
     ),
 )
