@@ -5,7 +5,6 @@ thread cancels the call, and the handler runs after gRPC returns.
 """
 
 import contextlib
-import importlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,13 +15,6 @@ from typing import Any
 from gem_worker.termination import termination
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-try:
-    # Skips `signal`'s slow conversion of handlers to enums.
-    _plain: Any = importlib.import_module("_signal")
-except ImportError:
-    _plain = signal
-_handler_of: Callable[[int], Any] = _plain.getsignal
-_set_handler: Callable[[int, Any], Any] = _plain.signal
 
 
 class _DeferredSignal:
@@ -68,12 +60,12 @@ def interrupts_wait(cancel: Callable[[], object] | None = None) -> Iterator[None
     outer = _deferred.cancel
     try:
         for number in _SIGNALS:
-            handler = _handler_of(number)
+            handler: Any = signal.getsignal(number)
             if handler is termination and termination.is_held:
                 continue
             if callable(handler) and handler != _deferred.defer:  # an outer block defers it
                 before[number] = handler
-                _set_handler(number, _deferred.defer)
+                signal.signal(number, _deferred.defer)
         _deferred.cancel = cancel or outer
         if _deferred.pending is not None and cancel is not None:
             cancel()  # recorded earlier
@@ -94,6 +86,6 @@ def _restore(handlers: list[tuple[int, Any]]) -> None:
     if handlers:
         number, handler = handlers.pop()
         try:
-            _set_handler(number, handler)
+            signal.signal(number, handler)
         finally:
             _restore(handlers)
