@@ -139,6 +139,11 @@ class DelayedCollection:
 
 
 def freeze_garbage() -> None:
-    """Exclude living objects from later collections."""
+    """Exclude living objects from later collections.
+
+    `DelayedCollection` runs on the event loop, so its pause delays all workers. With 100 sessions a full collection
+    takes 1.6 ms of processor time in a server that called this (5 827 objects), and 125 ms in one that did not
+    (154 424 objects, most of which lived when it started).
+    """
     gc.collect()
     gc.freeze()
