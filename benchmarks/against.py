@@ -121,7 +121,7 @@ class Side:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(root / name) for name in PACKAGES)}
         os.environ["PYTHONPATH"] = environment["PYTHONPATH"]
         os.chdir(root)  # `python -m` imports from there first
-        flags = ["--min-workers", str(case.workers), "--no-telemetry"]
+        flags = ["--min-workers", str(case.workers)]
         if case.tls:
             flags += ["--credentials", str(certs / "server")]
             environment["GEMPS_CLIENT_CREDENTIALS"] = str(certs / "worker")

@@ -142,9 +142,7 @@ class Server:
         self.staging = StagingPool(settings.limits.staging_buffers, settings.limits.waiting_room, self.queue, monotonic)
         self.evaluations = Evaluations()
         self.times = RunTimes(monotonic)
-        self.telemetry = Telemetry(
-            self.rule, monotonic, self.times.run_seconds, self._measure, is_wanted=settings.telemetry
-        )
+        self.telemetry = Telemetry(self.rule, monotonic, self.times.run_seconds, self._measure)
         self.persistence = Persistence(
             settings,
             files or Files(),

@@ -313,13 +313,6 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Durability"},
     )
 
-    telemetry: bool = Field(
-        True,
-        description="Keep histograms of staleness and waiting, the curves of the run, and pi by tensor from a sample, "
-        "all in bounded memory. Without it there are counts and means only, for some 2 us a commit less.",
-        json_schema_extra={"panel": "Watching"},
-    )
-
     memory_limit: int = Field(
         0,
         ge=0,

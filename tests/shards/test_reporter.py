@@ -18,7 +18,7 @@ class Secondary:
 
     def __init__(self) -> None:
         self.workers = Workers(WORKERS)
-        self.telemetry = Telemetry(create_rule("gem"), lambda: 0.0, lambda: 0.0, lambda _: None, is_wanted=True)
+        self.telemetry = Telemetry(create_rule("gem"), lambda: 0.0, lambda: 0.0, lambda _: None)
         self.reports: list[Report] = []
         ordering = SecondaryOrder(lambda: 0.0, primary="", forgets=False)
         ordering.report = self.reports.append

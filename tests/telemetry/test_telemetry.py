@@ -32,7 +32,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def telemetry(clock: Clock) -> Telemetry:
-    return Telemetry(create_rule("gem"), clock, clock, note_clock, is_wanted=True)
+    return Telemetry(create_rule("gem"), clock, clock, note_clock)
 
 
 def commit(telemetry: Telemetry, seen: WorkerTelemetry, mean_pi: float = 1.0, loss: float | None = 2.0) -> None:
@@ -97,14 +97,3 @@ def test_commits_belong_to_the_interval_in_which_they_came(telemetry: Telemetry,
     telemetry.run_finished()
     telemetry.run_finished()
     assert [(one.commits, one.ends, one.clock) for one in telemetry.history.intervals] == [(1, 1.5, 7), (2, 1.5, 7)]
-
-
-def test_what_is_not_wanted_is_not_kept(clock: Clock) -> None:
-    telemetry = Telemetry(create_rule("gem"), clock, clock, note_clock, is_wanted=False)
-    seen = WorkerTelemetry()
-    commit(telemetry, seen)
-    clock.now = 9.0
-    telemetry.tick()
-    telemetry.run_finished()
-    assert (seen.measured, seen.loss, seen.distributions) == (1, 2.0, None)
-    assert not telemetry.history.intervals

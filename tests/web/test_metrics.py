@@ -78,11 +78,6 @@ async def test_before_training_nothing_is_made_up(serve: Serve) -> None:
     assert "gemps_checkpoint_age_seconds" not in found
 
 
-async def test_without_telemetry_there_are_no_histograms(serve: Serve) -> None:
-    found = await scraped(await serve(metrics="127.0.0.1:0", telemetry=False))
-    assert "gemps_staleness_commits" not in found
-
-
 async def test_a_name_that_a_worker_made_up_harms_nobody(serve: Serve) -> None:
     serving = await serve(metrics="127.0.0.1:0")
     name = 'a"b\\c}{d'

@@ -82,7 +82,6 @@ async def test_distributions_count_every_commit(serving: Serving) -> None:
         await first.commit(first.delta(step))
     await second.commit(second.delta(1))
     status = await serving.status()
-    assert status.keeps_telemetry
     ada, bob = status.workers
     assert (sum(ada.staleness.counts), sum(ada.wait.counts)) == (4, 4)
     assert (ada.staleness.counts[0], bob.staleness.counts[list(bob.staleness.bounds).index(4)]) == (4, 1)
@@ -106,20 +105,6 @@ async def test_a_worker_that_is_not_heard_of_any_more_is_gone(serve: Serve) -> N
     gone = status_pb2.WORKER_CONDITION_GONE
     status = await serving.until(lambda seen: seen.workers[1].condition == gone)
     assert status.workers[1].state == status_pb2.WORKER_STATE_EXPIRED
-
-
-async def test_without_telemetry_there_are_counts_and_means_alone(serve: Serve) -> None:
-    serving = await serve(telemetry=False, commits=2)
-    (worker,) = await serving.training(1)
-    for step in range(2):
-        await worker.commit(worker.delta(step), loss=1.0)
-    status, told = await serving.status(), await history(serving)
-    assert not status.keeps_telemetry
-    assert (status.loss, status.workers[0].commits) == (1.0, 2)
-    assert not status.staleness.counts
-    assert not status.workers[0].HasField("recent_mean_pi")
-    assert not told.intervals
-    assert not told.tensors.names
 
 
 async def test_a_watched_status_has_quantiles_and_no_histogram_of_each_worker(serving: Serving) -> None:

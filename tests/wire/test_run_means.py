@@ -47,12 +47,6 @@ async def test_means_are_over_all_commits_and_not_over_the_newest(serving: Servi
     assert status.staleness_mean != status.means.staleness_mean
 
 
-async def test_without_telemetry_there_are_no_means_of_the_run(serve: Serve) -> None:
-    serving = await serve(telemetry=False)
-    await Commits().make(await serving.training(1), 2)
-    assert not (await serving.status()).HasField("means")
-
-
 @pytest.mark.parametrize("level", ["interval", "commit"])
 async def test_means_go_on_after_a_restart_of_the_server(serve: Serve, tmp_path: Path, level: str) -> None:
     """At `commit` the server was killed, and what came after the checkpoint is in the log alone."""

@@ -191,15 +191,13 @@ class Status:
                 anonymous_bytes=anonymous_bytes(),
             ),
             checkpoint=self._checkpoint(now),
-            keeps_telemetry=seen.telemetry.is_wanted,
             missing_workers=self._count_missing(),
         )
-        if seen.telemetry.is_wanted:
-            _put_histogram(seen.telemetry.staleness, report.staleness)
-            _put_histogram(seen.telemetry.wait, report.wait)
-            report.wait_p50_seconds = seen.telemetry.wait.quantile(0.5)
-            report.wait_p99_seconds = seen.telemetry.wait.quantile(0.99)
-            _put_means(seen.totals(seen.telemetry.totals), report)
+        _put_histogram(seen.telemetry.staleness, report.staleness)
+        _put_histogram(seen.telemetry.wait, report.wait)
+        report.wait_p50_seconds = seen.telemetry.wait.quantile(0.5)
+        report.wait_p99_seconds = seen.telemetry.wait.quantile(0.99)
+        _put_means(seen.totals(seen.telemetry.totals), report)
         if (seconds_left := seen.time_left()) is not None:
             report.seconds_left = seconds_left
         if loss is not None:

@@ -17,8 +17,8 @@ class RunTotals:
     """Sums over the commits of a run that were measured, for means of the whole run.
 
     Attributes:
-        commits: number of commits in the sums. Fewer than the run has if a server process kept no telemetry, or if the
-            checkpoint that the server resumed from was made by a version of gemps that did not save the sums.
+        commits: number of commits in the sums. Fewer than the run has if the checkpoint that the server resumed from
+            was made by a version of gemps that did not save the sums.
         staleness: sum of the staleness, in commits.
         mean_pi: sum of each commit's mean pi. This and the following are of one server's range of the model.
         blocked: sum of each commit's fraction of blocked elements.

@@ -20,8 +20,8 @@ _LOOK_SECONDS = 0.01
 class Telemetry:
     """Telemetry of one process. Times in seconds.
 
-    `run_seconds`: training time; `measure`: sets an interval's gauges; not `is_wanted`: only count. `earlier`: sums
-    over the commits of the run that earlier server processes applied, as far as they are known.
+    `run_seconds`: training time; `measure`: sets an interval's gauges. `earlier`: sums over the commits of the run that
+    earlier server processes applied, as far as they are known.
     """
 
     def __init__(
@@ -30,13 +30,10 @@ class Telemetry:
         clock: Callable[[], float],
         run_seconds: Callable[[], float],
         measure: Callable[[Interval], None],
-        *,
-        is_wanted: bool,
     ) -> None:
         self._clock = clock
         self._run_seconds = run_seconds
         self._measure = measure
-        self.is_wanted = is_wanted
         self.rate = RateMeter()
         self.staleness = Histogram(STALENESS_BOUNDS)
         self.wait = Histogram(WAIT_BOUNDS)
@@ -55,7 +52,7 @@ class Telemetry:
 
     def sample(self, layout: Layout) -> Sample | None:
         """An observer for the next commit, if due."""
-        if not self.is_wanted or (now := self._clock()) < self._look_again:
+        if (now := self._clock()) < self._look_again:
             return None
         self._look_again = now + _LOOK_SECONDS
         return self.tensor_pi.due(self._run_seconds(), layout)
@@ -88,8 +85,6 @@ class Telemetry:
         seen.local_steps += local_steps
         if loss is not None:
             seen.loss = loss
-        if not self.is_wanted:
-            return
         self._noted.append((seen, statistics, staleness, waited, loss, local_steps))
         if len(self._noted) >= MOST_NOTED:
             self.settle()
@@ -118,7 +113,7 @@ class Telemetry:
 
     def tick(self) -> None:
         """Call a few times per second."""
-        if self.is_wanted and self.history.is_over(self._run_seconds()):
+        if self.history.is_over(self._run_seconds()):
             self.settle()
             self.history.close(self._run_seconds(), self._measure)
 

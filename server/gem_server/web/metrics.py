@@ -122,11 +122,10 @@ def _of_the_run(status: status_pb2.RunStatus) -> Iterator[Metric]:
             yield _gauge(
                 f"gemps_evaluation_{which}_accuracy_ratio", f"Test accuracy of the {which} evaluation.", seen.accuracy
             )
-    if status.keeps_telemetry:
-        yield _histogram(
-            "gemps_staleness_commits", "Commits applied since the snapshot of a commit's gradient.", status.staleness
-        )
-        yield _histogram("gemps_queue_wait_seconds", "From complete commit to applied.", status.wait)
+    yield _histogram(
+        "gemps_staleness_commits", "Commits applied since the snapshot of a commit's gradient.", status.staleness
+    )
+    yield _histogram("gemps_queue_wait_seconds", "From complete commit to applied.", status.wait)
 
 
 def _of_the_server(status: status_pb2.RunStatus) -> Iterator[Metric]:

@@ -79,7 +79,6 @@ offerThemes(byId("theme"));
 /** Why a panel with curves is empty; "" where it is not. */
 function missing() {
   if (!run.status) return "Waiting for the server’s first report.";
-  if (!run.keepsTelemetry) return "Telemetry is off here: the server was started with --no-telemetry.";
   if (run.state === "waiting") return "Waiting for workers: training has not begun.";
   if (!run.intervals.length) return "Waiting for the first seconds of training.";
   return "";
@@ -126,9 +125,8 @@ function drawStatus() {
   charts.rate.set(run.rates, missing());
   parts.table.set(run.workers, status.workers_left_out);
   parts.shards.set(status.shards);
-  const noTelemetry = run.keepsTelemetry ? "" : "Telemetry is off here: the server was started with --no-telemetry.";
   const noWorkers = run.workers.length ? "" : "Waiting for workers: none has joined yet.";
-  parts.staleness.set(run.workers, status.staleness?.bounds ?? [], noTelemetry || noWorkers);
+  parts.staleness.set(run.workers, status.staleness?.bounds ?? [], noWorkers);
   parts.share.set(run.workers, noWorkers);
 }
 
@@ -162,7 +160,7 @@ follow({
     run.takeStatus(status);
     link.ended = false;
     // What the curves' panels say of missing data depends on these.
-    const about = `${status.run_state} ${status.keeps_telemetry} ${status.last_evaluation?.version?.clock}`;
+    const about = `${status.run_state} ${status.last_evaluation?.version?.clock}`;
     if (about !== hadStatus) want("history");
     hadStatus = about;
     want("status", "notices");

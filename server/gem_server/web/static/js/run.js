@@ -55,10 +55,6 @@ export class Run {
     return (this.status?.run_state ?? "").replace("RUN_STATE_", "").toLowerCase();
   }
 
-  get keepsTelemetry() {
-    return this.status?.keeps_telemetry ?? true;
-  }
-
   /**
    * Commits a second over time: [seconds, rates]. A rate is that of the RATE_SECONDS before, or of a whole interval that is
    * longer. The newest one is the server's own, so the chart ends with the figure that the tile shows.
