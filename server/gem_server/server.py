@@ -199,21 +199,8 @@ class Server:
         self.gate = ReadinessGate(self._missing_shards)
         guard = protection.protect(settings)
         self._listener = Listener(guard, self._peer_log)
-        path = settings.shared_memory_socket
         self._collection = DelayedCollection()
-        self._memory_socket = (
-            SharedMemorySocket(
-                path.absolute(),
-                self.sessions,
-                self.gate,
-                monotonic,
-                self._collection.schedule,
-                self.shard,
-                self._peer_log,
-            )
-            if path
-            else None
-        )
+        self._memory_socket = self._make_memory_socket()
         self._contexts = CallContexts(
             self.gate, self.sessions, monotonic, self._peer_log, self.persistence.wait_durable, guard.access
         )
@@ -482,6 +469,20 @@ class Server:
         if self.secondary is None:
             return None
         return Reporter(self.secondary, self.central, self.workers, self.telemetry)
+
+    def _make_memory_socket(self) -> SharedMemorySocket | None:
+        path = self.settings.shared_memory_socket
+        if path is None:
+            return None
+        return SharedMemorySocket(
+            path.absolute(),
+            self.sessions,
+            self.gate,
+            monotonic,
+            self._collection.schedule,
+            self.shard,
+            self._peer_log,
+        )
 
     def _make_status(self) -> Status:
         observed = Observed(
