@@ -127,9 +127,10 @@ class Workload:
                 samples += more
             self._transform.direct(hand.transform)
             staged = self._transfer.stage(eta, loss)
-            self._flat.zero_gradients()
-            if staged.usable:
-                return Delta(self._received(), self._sent_buffers(), staged.loss, samples), skipped
+            delta = self._received(staged.scale) if staged.usable else None
+            self._flat.zero_gradients()  # only now, because a float32 delta lies where the gradients do
+            if delta is not None:
+                return Delta(delta, self._sent_buffers(), staged.loss, samples), skipped
             self._install(parameters, buffers)
         raise DivergedError(f"{MAX_SKIPPED_IN_A_ROW} gradients in a row were not finite: choose a smaller eta")
 
@@ -159,11 +160,14 @@ class Workload:
         self._transfer.arrived()
         self._transfer.install()
 
-    def _received(self) -> NDArray[np.float32]:
+    def _received(self, scale: float | None) -> NDArray[np.float32]:
+        """Return the staged delta as the server has it, which applies the factor that a worker sends along."""
         encoded = self._transfer.delta[: self._delta_format.parameter_bytes]
         bad = NUMPY.decode(self._delta_format.wire_type, encoded, self._decoded)
         if bad is not None:
             raise BadValueError(f"element {bad.position} {bad.problem}")
+        if scale is not None:
+            np.multiply(self._decoded, np.float32(scale), out=self._decoded)
         return self._decoded
 
     def _sent_buffers(self) -> bytes:

@@ -147,16 +147,9 @@ class Status:
         seen.telemetry.settle()
         live = {session.worker.name: session for session in seen.sessions.live()}
         workers = seen.sessions.workers.by_rank()
-        # Figures are of live workers. Those of a finished run do not change because its workers leave one by one.
-        is_over = seen.run.state is RunState.FINISHED
         measured = [worker for worker in workers if worker.telemetry.measured]
-        stay = [one for one in measured if one.name in live or (is_over and one.state is not WorkerState.EXPIRED)]
-        training = stay or measured
         figures = {worker.name: seen.figures(worker.telemetry) for worker in workers}
-        statistics = [one.newest for worker in training if (one := figures[worker.name]) is not None]
-        loss = median(worker.telemetry.loss for worker in training if worker.telemetry.loss is not None)
         usual = median_rate(worker.telemetry.rate.rate(trained_until) for worker in measured if _trains(worker, live))
-        layout = seen.central.layout
         report = status_pb2.RunStatus(
             server_version=__version__,
             version=messages.version_to(seen.central.version),
@@ -168,52 +161,69 @@ class Status:
             commits_of_process=seen.run.commits_of_process,
             commits_per_second=seen.telemetry.rate.rate(trained_until),
             next_eta=seen.run.next_eta,
-            staleness_mean=_mean([float(worker.telemetry.staleness_last) for worker in training]),
-            mean_pi=_mean([one.mean_pi for one in statistics]),
-            blocked_fraction=_mean([one.blocked_fraction for one in statistics]),
-            clamped_fraction=_mean([one.clamped_fraction for one in statistics]),
             jain_index=seen.sessions.fairness.index(session.worker for session in live.values()),
             workers=[
                 _worker(worker, live.get(worker.name), figures[worker.name], now, trained_until, usual, with_histograms)
                 for worker in workers
             ],
-            queue=status_pb2.QueueStatus(
-                length=len(seen.queue),
-                staging_buffers=seen.staging.capacity,
-                staging_buffers_in_use=seen.staging.capacity - seen.staging.free,
-                waiting=seen.staging.waiting,
-                waiting_limit=seen.staging.waiting_limit,
-            ),
-            memory=status_pb2.MemoryStatus(
-                limit_bytes=seen.sessions.memory.limit,
-                reserved_bytes=seen.sessions.memory.reserved,
-                worker_bytes=seen.sessions.memory.worker_bytes(layout) if layout else 0,
-                anonymous_bytes=anonymous_bytes(),
-            ),
+            queue=self._queue(),
+            memory=self._memory(),
             checkpoint=self._checkpoint(now),
             missing_workers=self._count_missing(),
+            seconds_left=seen.time_left(),
         )
-        _put_histogram(seen.telemetry.staleness, report.staleness)
-        _put_histogram(seen.telemetry.wait, report.wait)
-        report.wait_p50_seconds = seen.telemetry.wait.quantile(0.5)
-        report.wait_p99_seconds = seen.telemetry.wait.quantile(0.99)
+        _put_figures(self._counted_workers(measured, live), figures, report)
+        _put_waits(seen.telemetry, report)
         _put_means(seen.totals(seen.telemetry.totals), report)
-        if (seconds_left := seen.time_left()) is not None:
-            report.seconds_left = seconds_left
-        if loss is not None:
-            report.loss = loss
-        if layout is not None:
-            report.parameter_count = layout.whole.parameter_count
-            report.tensor_count = len(layout.whole.tensors)
-            report.layout_digest = layout.whole.digest
-        if seen.evaluations.newest is not None:
-            report.last_evaluation.CopyFrom(messages.evaluation_to(seen.evaluations.newest))
-        if seen.evaluations.best is not None:
-            report.best_evaluation.CopyFrom(messages.evaluation_to(seen.evaluations.best))
+        self._put_layout(report)
+        self._put_evaluations(report)
         for names in seen.telemetry.first_batches.groups:
             report.warnings.add(kind="same-batches", text=SAME_BATCHES, workers=names)
         seen.shards.add_to(report)
         return report
+
+    def _counted_workers(self, measured: list[Worker], live: Mapping[str, Session]) -> list[Worker]:
+        """Return the workers that the run's figures are about.
+
+        They are the live ones. Figures of a finished run do not change because its workers leave one by one. When
+        nobody of these is left, they are all that were ever measured.
+        """
+        is_over = self._observed.run.state is RunState.FINISHED
+        stay = [one for one in measured if one.name in live or (is_over and one.state is not WorkerState.EXPIRED)]
+        return stay or measured
+
+    def _queue(self) -> status_pb2.QueueStatus:
+        staging = self._observed.staging
+        return status_pb2.QueueStatus(
+            length=len(self._observed.queue),
+            staging_buffers=staging.capacity,
+            staging_buffers_in_use=staging.capacity - staging.free,
+            waiting=staging.waiting,
+            waiting_limit=staging.waiting_limit,
+        )
+
+    def _memory(self) -> status_pb2.MemoryStatus:
+        layout, memory = self._observed.central.layout, self._observed.sessions.memory
+        return status_pb2.MemoryStatus(
+            limit_bytes=memory.limit,
+            reserved_bytes=memory.reserved,
+            worker_bytes=memory.worker_bytes(layout) if layout else 0,
+            anonymous_bytes=anonymous_bytes(),
+        )
+
+    def _put_layout(self, report: status_pb2.RunStatus) -> None:
+        layout = self._observed.central.layout
+        if layout is not None:
+            report.parameter_count = layout.whole.parameter_count
+            report.tensor_count = len(layout.whole.tensors)
+            report.layout_digest = layout.whole.digest
+
+    def _put_evaluations(self, report: status_pb2.RunStatus) -> None:
+        evaluations = self._observed.evaluations
+        if evaluations.newest is not None:
+            report.last_evaluation.CopyFrom(messages.evaluation_to(evaluations.newest))
+        if evaluations.best is not None:
+            report.best_evaluation.CopyFrom(messages.evaluation_to(evaluations.best))
 
     def _count_missing(self) -> int:
         seen = self._observed
@@ -332,6 +342,25 @@ def _put_distributions(seen: WorkerTelemetry, status: status_pb2.WorkerStatus, w
     status.staleness_p99 = kept.staleness.quantile(0.99)
     status.wait_p50_seconds = kept.wait.quantile(0.5)
     status.wait_p99_seconds = kept.wait.quantile(0.99)
+
+
+def _put_figures(workers: list[Worker], figures: Mapping[str, Figures | None], report: status_pb2.RunStatus) -> None:
+    """Put means over `workers`: of staleness, of what the rule did with their newest commits; and the median loss."""
+    statistics = [found.newest for worker in workers if (found := figures[worker.name]) is not None]
+    report.staleness_mean = _mean([float(worker.telemetry.staleness_last) for worker in workers])
+    report.mean_pi = _mean([one.mean_pi for one in statistics])
+    report.blocked_fraction = _mean([one.blocked_fraction for one in statistics])
+    report.clamped_fraction = _mean([one.clamped_fraction for one in statistics])
+    loss = median(worker.telemetry.loss for worker in workers if worker.telemetry.loss is not None)
+    if loss is not None:
+        report.loss = loss
+
+
+def _put_waits(telemetry: Telemetry, report: status_pb2.RunStatus) -> None:
+    _put_histogram(telemetry.staleness, report.staleness)
+    _put_histogram(telemetry.wait, report.wait)
+    report.wait_p50_seconds = telemetry.wait.quantile(0.5)
+    report.wait_p99_seconds = telemetry.wait.quantile(0.99)
 
 
 def _put_means(totals: RunTotals, report: status_pb2.RunStatus) -> None:
