@@ -78,6 +78,7 @@ SETTINGS: dict[str, Gone] = {
         "on slow networks let the run have local steps, --local-steps 4 on the server, or narrower wire types",
         (WorkerSettings,),
     ),
+    "metrics": Gone("--dashboard serves /metrics on its port", (ServerSettings,)),
     "telemetry": Gone("telemetry is always on", (ServerSettings,)),
     "state_type": Gone(
         "several servers divide the memory; use --shards with gemps train, or --shard with gemps serve",

@@ -18,7 +18,7 @@ SCHEMA = Path(__file__).resolve().parent / "gemps" / "values.schema.json"
 # Set by the images and the chart, or without effect there: a server that exits would be restarted.
 NOT_OF_SERVER = {
     "bind", "lane_port", "insecure", "credentials", "tls_cert", "tls_key", "tls_client_ca", "tls_tokens",
-    "dashboard", "dashboard_hosts", "metrics", "shared_memory_socket", "data_dir", "resume", "ready_file",
+    "dashboard", "dashboard_hosts", "shared_memory_socket", "data_dir", "resume", "ready_file",
     "exit_when_finished", "limits_exit_grace", "limits_exit_linger",
     "shard", "primary", "primary_credentials", "shard_address",
 }  # fmt: skip

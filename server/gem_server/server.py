@@ -246,9 +246,9 @@ class Server:
         return self._status.watchers
 
     @property
-    def web_urls(self) -> dict[str, str]:
-        """URLs of the web pages, by flag."""
-        return {} if self._web is None else dict(self._web.urls)
+    def dashboard_url(self) -> str:
+        """URL of the dashboard; empty if there is none."""
+        return "" if self._web is None else self._web.url
 
     async def start(self) -> int:
         """Start serving; return the port. Raises StartupError."""
@@ -296,7 +296,7 @@ class Server:
         self.gate.ready = True
         self._listener.set_health(serving=True)
         if self._ready_file is not None:
-            self._ready_file.announce(settings.host, self.port, self.web_urls.get("--dashboard", ""))
+            self._ready_file.announce(settings.host, self.port, self.dashboard_url)
         if self._following is not None:
             self._tasks.append(asyncio.create_task(self._follow(self._following)))
         if (warning := protection.warning(settings)) is not None:
@@ -438,8 +438,8 @@ class Server:
             return free
 
     async def _open_web(self) -> None:
-        if self.settings.dashboard or self.settings.metrics:
-            from gem_server.web.listeners import open_web  # imports aiohttp
+        if self.settings.dashboard:
+            from gem_server.web.listener import open_web  # imports aiohttp
 
             has_factors = self.rule.has_factors
             self._web = await open_web(self.settings, self._status, self._history, has_factors=has_factors)

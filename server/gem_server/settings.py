@@ -99,20 +99,15 @@ class ServerSettings(BaseSettings):
     dashboard: str = Field(
         "",
         description="Address and port of a web page that shows the run live. A port alone, such as 8080, means "
-        "127.0.0.1:8080; port 0 takes a free one. The page is read-only and also serves /metrics. It has neither "
-        "encryption nor tokens: beyond loopback, anyone who can connect can read it. Empty: no page.",
+        "127.0.0.1:8080; port 0 takes a free one. The page is read-only and also serves /metrics for Prometheus. It "
+        "has neither encryption nor tokens: beyond loopback, anyone who can connect can read it. Empty: no page.",
         json_schema_extra={"panel": "Watching"},
     )
     dashboard_hosts: str = Field(
         "",
-        description="Names, with commas between them, by which browsers may reach --dashboard and --metrics, in "
-        "addition to localhost, this machine's name and IP addresses: such as a proxy's. Requests for other names "
-        "are refused, because a page elsewhere could have made them (DNS rebinding).",
-        json_schema_extra={"panel": "Watching"},
-    )
-    metrics: str = Field(
-        "",
-        description="Address and port that serve only /metrics, for Prometheus; written as for --dashboard.",
+        description="Names, with commas between them, by which browsers may reach --dashboard, in addition to "
+        "localhost, this machine's name and IP addresses: such as a proxy's. Requests for other names are "
+        "refused, because a page elsewhere could have made them (DNS rebinding).",
         json_schema_extra={"panel": "Watching"},
     )
 
@@ -367,7 +362,7 @@ class ServerSettings(BaseSettings):
     def _shard_is_of_several(cls, value: str) -> str:
         return str(Shard.parse(value))
 
-    @field_validator("dashboard", "metrics")
+    @field_validator("dashboard")
     @classmethod
     def _page_has_host_and_port(cls, value: str) -> str:
         host, _, port = value.rpartition(":")

@@ -39,7 +39,7 @@ def test_each_shard_has_a_task_and_a_folder() -> None:
     assert "#SBATCH --ntasks=6\n" in done.stdout
     common = "gemps serve --insecure --lane-port=-1 --data-dir=run"
     assert f"server=({common} --exit-when-finished --shard=0/3 --data-dir=run/shards/0)\n" in done.stdout
-    other = "--bind=0.0.0.0:0 --shard=2/3 --dashboard= --metrics= --data-dir=run/shards/2"
+    other = "--bind=0.0.0.0:0 --shard=2/3 --dashboard= --data-dir=run/shards/2"
     assert f"shard_2=({common} {other})\n" in done.stdout
 
 

@@ -163,9 +163,9 @@ def test_the_script_override_says_what_is_missing() -> None:
 
 def test_the_monitoring_override_scrapes_within_the_project_and_shows_its_pages_to_this_machine_alone() -> None:
     services = config("docker-compose.yml", "docker/compose.monitoring.yml")["services"]
-    metrics = services["server"]["environment"]["GEMPS_METRICS"]
+    address = services["server"]["environment"]["GEMPS_DASHBOARD"]
     scraped = (ROOT / "docker/monitoring/prometheus.yml").read_text(encoding="utf-8")
-    assert f"server:{metrics.rpartition(':')[2]}]" in scraped
+    assert f"server:{address.rpartition(':')[2]}]" in scraped
     assert all(port["host_ip"] == "127.0.0.1" for service in services.values() for port in service.get("ports", ()))
     assert {port["target"] for name in ("prometheus", "grafana") for port in services[name]["ports"]} == {9090, 3000}
     for name in ("prometheus", "grafana"):

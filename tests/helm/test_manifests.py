@@ -50,15 +50,15 @@ def test_ports_are_those_that_the_server_listens_on(release: Rendered, monkeypat
     settings_of(monkeypatch, release, release.server, SERVER_FILE)
     settings = ServerSettings()
     listens = {"grpc": port_of(settings.bind), "lane": settings.lane_port}
-    listens |= {name: port_of(at) for name in ("dashboard", "metrics") if (at := getattr(settings, name))}
+    if settings.dashboard:
+        listens["dashboard"] = port_of(settings.dashboard)
     assert ports(container_of(release.server)) == listens
     assert settings.host == "0.0.0.0"
     for service in release.of_kind("Service"):
         for port in service["spec"]["ports"]:
             assert port["port"] == listens[port["targetPort"]], "the lane and cached addresses need the same numbers"
-            if port["targetPort"] in ("dashboard", "metrics"):
-                address = getattr(settings, port["targetPort"])
-                assert address.startswith("0.0.0.0:"), "a Service cannot reach loopback"
+            if port["targetPort"] == "dashboard":
+                assert settings.dashboard.startswith("0.0.0.0:"), "a Service cannot reach loopback"
     for policy in release.of_kind("NetworkPolicy"):
         for rule in policy["spec"].get("ingress", ()):
             assert {one["port"] for one in rule["ports"]} <= listens.keys()
@@ -77,7 +77,7 @@ def test_dashboard_is_not_open_unless_it_is_asked_for(releases: dict[str, Render
     assert addresses["elastic-observed"] == "0.0.0.0:8080"
     assert set(addresses.values()) == {None, "0.0.0.0:8080", "127.0.0.1:8080"}
     hosts = releases["elastic-observed"].variables(releases["elastic-observed"].server)["GEMPS_DASHBOARD_HOSTS"]
-    assert {"run.example.org", "gemps-dashboard", "gemps-metrics.team.svc"} <= set(hosts.split(","))
+    assert {"run.example.org", "gemps-dashboard", "gemps-dashboard.team.svc"} <= set(hosts.split(","))
 
 
 def test_every_variable_is_a_setting_with_a_valid_value(release: Rendered, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +218,7 @@ def test_selectors_find_the_pods_that_they_are_for_and_no_others(release: Render
         assert [name for name, alike in pods.items() if any(selects(labels, pod) for pod in alike)] == [component]
 
 
-def test_prometheus_finds_the_metrics_service(releases: dict[str, Rendered]) -> None:
+def test_prometheus_finds_the_service_of_the_dashboard(releases: dict[str, Rendered]) -> None:
     monitor = releases["watched"].one("ServiceMonitor")
     labels = monitor["spec"]["selector"]["matchLabels"]
     (service,) = [one for one in releases["watched"].of_kind("Service") if selects(labels, one)]
@@ -339,7 +339,7 @@ def test_gpus_and_places_reach_the_pods(releases: dict[str, Rendered]) -> None:
 
 
 def test_names_fit_also_for_the_longest_release(helm: Helm) -> None:
-    values = TRUSTED | {"metrics": {"enabled": True}, "dashboard": {"service": True}, "workers": {"replicas": 1024}}
+    values = TRUSTED | {"dashboard": {"service": True}, "workers": {"replicas": 1024}}
     found = helm.template(values, release="a" * 52 + "z")
     hosts = [f"{found.workers['metadata']['name']}-1023", f"{found.server['metadata']['name']}-255"]
     for name in [*hosts, *(one["metadata"]["name"] for one in found.manifests)]:

@@ -87,7 +87,7 @@ def test_workers_and_viewers_reach_the_first_server_and_servers_each_other_befor
     }
     first, every = [True, False, False], [True, True, True]
     assert reached == {
-        "gemps": first, "gemps-dashboard": first, "gemps-metrics": first, "gemps-server": every
+        "gemps": first, "gemps-dashboard": first, "gemps-server": every
     }  # fmt: skip
     assert headless(shards)["spec"]["publishNotReadyAddresses"] is True
     assert headless(shards)["spec"]["clusterIP"] == "None"

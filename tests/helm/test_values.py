@@ -88,7 +88,7 @@ def with_workers(**values: Any) -> dict[str, Any]:
         (with_workers(succeededCount=1, elastic=True), "workers.succeededCount is for a Job"),
         (with_workers(minAvailable=4), "workers.minAvailable: nodes could never be drained"),
         (with_workers(topologySpreadConstraints=[{"maxSkew": 1}]), "missing properties 'topologyKey'"),
-        (TRUSTED | {"metrics": {"serviceMonitor": {"enabled": True}}}, "needs metrics.enabled: true"),
+        (TRUSTED | {"metrics": {"serviceMonitor": {"enabled": True}}}, "needs dashboard.service: true"),
         (TRUSTED | {"dashboard": {"enabled": False, "service": True}}, "needs dashboard.enabled: true"),
         (TRUSTED | {"dashboard": {"hosts": ["http://a"]}}, "at '/dashboard/hosts/0': 'http://a' does not match"),
         (

@@ -28,7 +28,6 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
     | {
         "workers": {"elastic": True, "minAvailable": 2},
         "dashboard": {"service": True, "hosts": ["run.example.org"]},
-        "metrics": {"enabled": True},
     },
     "gpus": TLS
     | {
@@ -76,7 +75,6 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
     | {
         "server": {"shards": 3, "disruptionBudget": True, "topologySpreadConstraints": [ON_EACH_NODE]},
         "dashboard": {"service": True},
-        "metrics": {"enabled": True},
         "networkPolicy": {"enabled": True, "viewers": [{"namespaceSelector": {}}]},
     },
     "shards-in-values": {
@@ -91,8 +89,8 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
     "storage": TLS | {"server": {"storage": {"size": "200Gi", "className": "fast-ssd"}, "disruptionBudget": True}},
     "watched": TLS
     | {
+        "dashboard": {"service": True},
         "metrics": {
-            "enabled": True,
             "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
             "grafanaDashboard": {"enabled": True},
         },

@@ -158,7 +158,7 @@ def test_the_history_has_norms_of_the_whole_model() -> None:
 
 
 def test_metrics_and_dashboard_show_the_shards(group: Group) -> None:
-    url = group.servers[0].server.web_urls["--dashboard"]
+    url = group.servers[0].server.dashboard_url
     primary = group.servers[0].server.primary
     assert primary is not None
     group.servers[0].until(lambda: not primary.missing)  # the others' reports
@@ -176,10 +176,10 @@ def test_metrics_and_dashboard_show_the_shards(group: Group) -> None:
 
 
 def test_a_server_alone_lists_no_shards() -> None:
-    server = RealServer(metrics="127.0.0.1:0")
+    server = RealServer(dashboard="127.0.0.1:0")
     try:
         assert "shards" not in status_of(server)
-        with urlopen(f"{server.server.web_urls['--metrics']}metrics") as response:
+        with urlopen(f"{server.server.dashboard_url}metrics") as response:
             assert b"shard" not in response.read()
     finally:
         server.stop()

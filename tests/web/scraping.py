@@ -5,6 +5,7 @@ from pathlib import Path
 import aiohttp
 from gemps.v1 import operations_pb2
 
+from tests.web.viewers import url
 from tests.wire.conftest import Serve
 from tests.wire.refusals import PATIENCE
 from tests.wire.serving import Serving
@@ -12,7 +13,7 @@ from tests.wire.serving import Serving
 
 async def run_with_everything(serve: Serve, data_dir: Path) -> Serving:
     """Two workers have committed, an evaluator has reported, a checkpoint was written."""
-    serving = await serve(metrics="127.0.0.1:0", data_dir=data_dir)
+    serving = await serve(dashboard="127.0.0.1:0", data_dir=data_dir)
     first, second = await serving.training(2)
     for step in range(3):
         await first.commit(first.delta(step), loss=2.0, samples=10)
@@ -28,5 +29,5 @@ async def run_with_everything(serve: Serve, data_dir: Path) -> Serving:
 
 async def metrics_text(serving: Serving) -> str:
     """What a scrape gets."""
-    async with aiohttp.ClientSession() as session, session.get(serving.server.web_urls["--metrics"] + "metrics") as got:
+    async with aiohttp.ClientSession() as session, session.get(url(serving, "metrics")) as got:
         return await got.text()

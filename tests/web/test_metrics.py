@@ -12,6 +12,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
+from tests.web.viewers import url
 from tests.wire.conftest import Serve
 from tests.wire.serving import Serving
 
@@ -19,7 +20,7 @@ from tests.wire.serving import Serving
 async def get(serving: Serving, path: str = "metrics", **headers: str) -> tuple[int, str, Mapping[str, str]]:
     async with (
         aiohttp.ClientSession() as session,
-        session.get(serving.server.web_urls["--metrics"] + path, headers=headers) as response,
+        session.get(url(serving, path), headers=headers) as response,
     ):
         return response.status, await response.text(), response.headers
 
@@ -37,7 +38,7 @@ def value(family: Metric, **labels: str) -> float:
 
 
 async def test_a_run_as_prometheus_sees_it(serve: Serve) -> None:
-    serving = await serve(metrics="127.0.0.1:0")
+    serving = await serve(dashboard="127.0.0.1:0")
     first, second = await serving.training(2)
     for step in range(3):
         await first.commit(first.delta(step), loss=2.0, samples=10)
@@ -59,7 +60,7 @@ async def test_a_run_as_prometheus_sees_it(serve: Serve) -> None:
 
 
 async def test_names_and_units_follow_prometheus_conventions(serve: Serve) -> None:
-    serving = await serve(metrics="127.0.0.1:0")
+    serving = await serve(dashboard="127.0.0.1:0")
     await serving.training(1)
     for name, family in (await scraped(serving)).items():
         if not name.startswith("gemps"):
@@ -72,21 +73,21 @@ async def test_names_and_units_follow_prometheus_conventions(serve: Serve) -> No
 
 
 async def test_before_training_nothing_is_made_up(serve: Serve) -> None:
-    found = await scraped(await serve(metrics="127.0.0.1:0"))
+    found = await scraped(await serve(dashboard="127.0.0.1:0"))
     assert value(found["gemps_run_state"], state="waiting") == 1
     assert "gemps_training_loss" not in found
     assert "gemps_checkpoint_age_seconds" not in found
 
 
 async def test_a_name_that_a_worker_made_up_harms_nobody(serve: Serve) -> None:
-    serving = await serve(metrics="127.0.0.1:0")
+    serving = await serve(dashboard="127.0.0.1:0")
     name = 'a"b\\c}{d'
     await serving.joined(name=name)
     assert value((await scraped(serving))["gemps_worker_commits"], worker=name) == 0
 
 
 async def test_series_of_workers_are_bounded(serve: Serve) -> None:
-    serving = await serve(metrics="127.0.0.1:0")
+    serving = await serve(dashboard="127.0.0.1:0")
     for index in range(MAX_WORKERS + 3):
         await serving.joined(name=f"worker-{index}")
     found = await scraped(serving)
@@ -108,13 +109,13 @@ async def test_series_of_workers_are_bounded(serve: Serve) -> None:
     ],
 )
 async def test_who_comes_by_a_name_that_is_not_ours_is_refused(serve: Serve, host: str, status: int) -> None:
-    serving = await serve(metrics="127.0.0.1:0", dashboard_hosts="proxy.example, other.example")
+    serving = await serve(dashboard="127.0.0.1:0", dashboard_hosts="proxy.example, other.example")
     assert (await get(serving, Host=host))[0] == status
 
 
 async def test_answers_have_headers_that_keep_pages_apart(serve: Serve) -> None:
-    serving = await serve(metrics="127.0.0.1:0")
-    for path, expected in (("metrics", 200), ("", 404), ("../etc/passwd", 404)):
+    serving = await serve(dashboard="127.0.0.1:0")
+    for path, expected in (("metrics", 200), ("", 200), ("nothing", 404), ("../etc/passwd", 404)):
         status, _, headers = await get(serving, path)
         assert status == expected
         assert "default-src 'none'" in headers["Content-Security-Policy"]
@@ -122,17 +123,17 @@ async def test_answers_have_headers_that_keep_pages_apart(serve: Serve) -> None:
 
 
 async def test_a_taken_address_ends_the_start_with_the_fix(serve: Serve) -> None:
-    serving = await serve(metrics="127.0.0.1:0")
-    taken = serving.server.web_urls["--metrics"].removeprefix("http://").rstrip("/")
-    with pytest.raises(StartupError, match=f"--metrics {taken}: cannot listen there .* choose another address"):
-        await serve(metrics=taken)
+    serving = await serve(dashboard="127.0.0.1:0")
+    taken = url(serving).removeprefix("http://").rstrip("/")
+    with pytest.raises(StartupError, match=f"--dashboard {taken}: cannot listen there .* choose another address"):
+        await serve(dashboard=taken)
 
 
 @pytest.mark.parametrize(
     ("setting", "value", "fix"),
     [
         ("dashboard", "localhost", "write for example 8080, 127.0.0.1:8080"),
-        ("metrics", "9464.5", "write for example 8080"),
+        ("dashboard", "8080.5", "write for example 8080"),
         ("dashboard", "127.0.0.1:99999", "99999 is no port: choose a number from 1 to 65535"),
         ("dashboard_hosts", "http://run.example.org/", "write run.example.org, without http:// or port"),
         ("dashboard_hosts", "run.example.org, run:80", "run:80"),
@@ -144,5 +145,6 @@ def test_a_value_that_cannot_be_is_refused_with_the_fix(setting: str, value: str
 
 
 def test_a_port_alone_is_one_of_this_machine() -> None:
-    settings = ServerSettings(dashboard="8080", metrics="[::1]:9464")
-    assert (settings.dashboard, settings.metrics) == ("127.0.0.1:8080", "[::1]:9464")
+    settings = ServerSettings(dashboard="8080")
+    assert settings.dashboard == "127.0.0.1:8080"
+    assert ServerSettings(dashboard="[::1]:8080").dashboard == "[::1]:8080"

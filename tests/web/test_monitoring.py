@@ -51,7 +51,7 @@ async def prometheus(target: str, folder: Path) -> AsyncIterator[str]:
     config = folder / "prometheus.yml"
     ours = (FOLDER / "prometheus.yml").read_text(encoding="utf-8")
     config.write_text(
-        ours.replace("server:9464", target).replace("5s", "1s").replace("15s", "1s").replace(
+        ours.replace("server:8080", target).replace("5s", "1s").replace("15s", "1s").replace(
             "alerts.yml", str(FOLDER / "alerts.yml")
         ),
         encoding="utf-8",
@@ -109,7 +109,7 @@ async def test_prometheus_finds_nothing_to_complain_of(serve: Serve, tmp_path: P
 @needs_prometheus
 async def test_prometheus_scrapes_a_run_and_answers_what_the_dashboard_asks(serve: Serve, tmp_path: Path) -> None:
     serving = await run_with_everything(serve, tmp_path / "state")
-    target = serving.server.web_urls["--metrics"].removeprefix("http://").rstrip("/")
+    target = serving.server.dashboard_url.removeprefix("http://").rstrip("/")
     async with prometheus(target, tmp_path) as address, aiohttp.ClientSession() as session:
 
         async def ask(path: str, **parameters: str) -> Any:

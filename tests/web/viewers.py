@@ -13,7 +13,7 @@ from tests.wire.serving import Serving
 
 
 def url(serving: Serving, path: str = "") -> str:
-    return serving.server.web_urls["--dashboard"] + path
+    return serving.server.dashboard_url + path
 
 
 class Viewer:

@@ -44,7 +44,7 @@ def group_settings(
         return [dict(own)]
     host = primary.bind.rpartition(":")[0]
     shared = {name: value for name, value in own.items() if name not in ("ready_file", "exit_when_finished")}
-    shared |= {"bind": f"{host}:0", "primary": primary.bind, "dashboard": "", "metrics": ""}
+    shared |= {"bind": f"{host}:0", "primary": primary.bind, "dashboard": ""}
     if primary.lane_port != -1:
         shared["lane_port"] = 0
     if _is_protected(primary):

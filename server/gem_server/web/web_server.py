@@ -1,4 +1,4 @@
-"""HTTP listeners with security headers and limits."""
+"""An HTTP listener with security headers and limits."""
 
 import asyncio
 import logging
@@ -34,23 +34,19 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class WebServer:
-    """Listeners by setting, on one event loop."""
+    """The listener of --dashboard."""
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
-        self._runners: list[web.AppRunner] = []
-        self._listening: list[asyncio.Server] = []
-        self.urls: dict[str, str] = {}
+        self._runner: web.AppRunner | None = None
+        self._listening: asyncio.Server | None = None
+        self.url = ""
         self._paid_until = 0.0  # event loop's clock
 
     async def open(
-        self,
-        setting: str,
-        address: str,
-        routes: Iterable[web.RouteDef],
-        end_streams: Callable[[], Awaitable[None]] | None = None,
-    ) -> str:
-        """Serve GET and HEAD at HOST:PORT; return the URL.
+        self, address: str, routes: Iterable[web.RouteDef], end_streams: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Serve GET and HEAD at HOST:PORT, and set `url`.
 
         `end_streams` ends streaming replies. Raises StartupError.
         """
@@ -58,8 +54,7 @@ class WebServer:
         app.add_routes(list(routes))
 
         async def on_shutdown(_: web.Application) -> None:
-            if end_streams is not None:
-                await end_streams()
+            await end_streams()
 
         app.on_shutdown.append(on_shutdown)
         app.on_response_prepare.append(_add_headers)
@@ -84,20 +79,19 @@ class WebServer:
         except OSError as error:
             await runner.cleanup()
             raise StartupError(
-                f"{setting} {address}: cannot listen there ({error.strerror or error}): choose another address, or "
+                f"--dashboard {address}: cannot listen there ({error.strerror or error}): choose another address, or "
                 "port 0 for a free one"
             ) from error
-        self._runners.append(runner)
-        self._listening.append(listening)
-        self.urls[setting] = f"http://{host}:{listening.sockets[0].getsockname()[1]}/"
-        return self.urls[setting]
+        self._runner = runner
+        self._listening = listening
+        self.url = f"http://{host}:{listening.sockets[0].getsockname()[1]}/"
 
     async def close(self) -> None:
-        """Close all listeners and replies."""
-        for listening in self._listening:
-            listening.close()
-        runners, self._runners = self._runners, []
-        for runner in runners:
+        """Close the listener and its replies. Idempotent."""
+        if self._listening is not None:
+            self._listening.close()
+        runner, self._runner = self._runner, None
+        if runner is not None:
             await runner.cleanup()
 
     @web.middleware

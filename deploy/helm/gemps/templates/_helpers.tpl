@@ -64,16 +64,11 @@ GEMPS_INSECURE: "true"
 {{- if .Values.dashboard.enabled }}
 GEMPS_DASHBOARD: {{ ternary "0.0.0.0" "127.0.0.1" .Values.dashboard.service }}:8080
 {{- end }}
-{{- if .Values.metrics.enabled }}
-GEMPS_METRICS: 0.0.0.0:9464
-{{- end }}
 {{- $names := .Values.dashboard.hosts }}
-{{- range $service, $used := dict "dashboard" .Values.dashboard.service "metrics" .Values.metrics.enabled }}
-{{- if $used }}
-{{- $name := printf "%s-%s" (include "gemps.fullname" $) $service }}
-{{- $long := printf "%s.%s" $name $.Release.Namespace }}
+{{- if .Values.dashboard.service }}
+{{- $name := printf "%s-dashboard" (include "gemps.fullname" .) }}
+{{- $long := printf "%s.%s" $name .Release.Namespace }}
 {{- $names = concat $names (list $name $long (printf "%s.svc" $long) (printf "%s.svc.cluster.local" $long)) }}
-{{- end }}
 {{- end }}
 {{- if $names }}
 GEMPS_DASHBOARD_HOSTS: {{ join "," $names | quote }}
@@ -140,12 +135,12 @@ GEMPS_CLIENT_CREDENTIALS: /etc/gemps/credentials
 {{- if and .Values.dashboard.service (not .Values.dashboard.enabled) -}}
 {{- fail "dashboard.service needs dashboard.enabled: true" -}}
 {{- end -}}
-{{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.enabled) -}}
-{{- fail "metrics.serviceMonitor needs metrics.enabled: true" -}}
+{{- if and .Values.metrics.serviceMonitor.enabled (not .Values.dashboard.service) -}}
+{{- fail "metrics.serviceMonitor needs dashboard.service: true, since the dashboard's port serves /metrics" -}}
 {{- end -}}
 {{- if .Values.networkPolicy.enabled -}}
-{{- if and (or .Values.dashboard.service .Values.metrics.serviceMonitor.enabled) (not .Values.networkPolicy.viewers) -}}
-{{- fail "networkPolicy.viewers: nothing could reach dashboard and metrics: name the pods that may" -}}
+{{- if and .Values.dashboard.service (not .Values.networkPolicy.viewers) -}}
+{{- fail "networkPolicy.viewers: nothing could reach the dashboard and its /metrics: name the pods that may" -}}
 {{- end -}}
 {{- if and (eq .Values.server.serviceType "LoadBalancer") (not .Values.networkPolicy.clients) -}}
 {{- fail "networkPolicy.clients: nothing could come through the LoadBalancer: name the addresses that may" -}}
