@@ -105,7 +105,7 @@ def test_settings_arrive_as_they_were_written(
 
     left_out = releases["without-defaults"]
     assert "GEMPS_COMMITS" not in left_out.variables(left_out.server)
-    assert left_out.variables(left_out.server)["GEMPS_TELEMETRY"] == "false"
+    assert left_out.variables(left_out.server)["GEMPS_REFLECTION"] == "false"
     assert left_out.variables(left_out.workers).keys().isdisjoint({"GEMPS_TASK", "OMP_NUM_THREADS"})
 
 
@@ -267,7 +267,7 @@ def test_secrets_hold_the_files_that_gemps_reads(
     monkeypatch.setenv(setting, str(tmp_path))
     if role == "server":
         server = ServerSettings()
-        used = {server.tls_cert, server.tls_key, server.tls_client_ca, server.tokens}
+        used = {server.tls.cert, server.tls.key, server.tls.client_ca, server.tls.tokens}
     else:
         client = ClientSettings()
         used = {Path(client.tls_ca), client.tls_cert, client.tls_key, client.token_file}

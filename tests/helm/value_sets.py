@@ -65,7 +65,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
     },
     "without-defaults": TRUSTED
     | {
-        "server": {"settings": {"commits": None, "steps": 200, "telemetry": False, "rule_settings": "strength=1"}},
+        "server": {"settings": {"commits": None, "steps": 200, "reflection": False, "rule_settings": "momentum=0.8"}},
         "workers": {"settings": {"task": None}, "env": {"OMP_NUM_THREADS": None}},
     },
     "server-alone": TLS | {"workers": {"replicas": 0}, "server": {"serviceType": "LoadBalancer"}},
