@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NoReturn, TypeAlias
 
 import numpy as np
@@ -21,6 +22,7 @@ _FLOAT32_BYTES = 4
 _NOTHING = memoryview(b"")
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+FirstBadValue: TypeAlias = Callable[[NDArray[np.float32]], BadElement | None]
 
 __all__ = ["Assembler", "DecodingAssembler", "RawAssembler", "check_rest", "first_non_finite"]
 
@@ -39,10 +41,10 @@ class Assembler(ABC):
         received: bytes in place, up to a border.
         crc32c: of bytes [0, received) as sent.
         complete: whether `finish` succeeded; until then do not use the data.
-        checks_direct: whether bytes in `direct` may be refused.
     """
 
-    checks_direct = False
+    # Finds what to refuse among the float32 values that are received into `direct`; None: nothing is refused there.
+    _first_bad_value: FirstBadValue | None = None
 
     def __init__(self, payload: PayloadFormat, direct: memoryview, start: int = 0, crc32c: int = 0) -> None:
         if start and not payload.is_border(start):
@@ -119,8 +121,10 @@ class Assembler(ABC):
             try:
                 if not is_direct:
                     self._write(start, border, data)
-                elif self.checks_direct:
-                    self._check_direct(start, border)
+                elif self._first_bad_value is not None:
+                    bad = self._first_bad_value(np.frombuffer(data, np.float32))
+                    if bad is not None:
+                        self._refuse(start // _FLOAT32_BYTES, bad)
             except CoreError as error:
                 self._refused = str(error)
                 raise
@@ -158,12 +162,9 @@ class Assembler(ABC):
     def _write(self, start: int, stop: int, data: memoryview) -> None:
         """Decode bytes [start, stop), two borders, from `data`. Raises BadValueError."""
 
-    def _check_direct(self, start: int, stop: int) -> None:
-        """Check bytes [start, stop), two borders, that lie in `direct` already. Raises BadValueError.
-
-        Needed only with `checks_direct`.
-        """
-        raise NotImplementedError
+    def _refuse(self, first: int, bad: BadElement) -> NoReturn:
+        tensor, index = self.payload.layout.locate_parameter(first + bad.position)
+        raise _bad_value(tensor, index, bad.problem)
 
     def _check_footer(self, byte_count: int, chunk_count: int, crc32c: int) -> None:
         expected = self.payload.byte_count
@@ -218,8 +219,6 @@ class DecodingAssembler(Assembler):
         SizeMismatchError: wrong size of `parameters` or `rest`.
     """
 
-    checks_direct = True
-
     def __init__(
         self, payload: PayloadFormat, parameters: NDArray[np.float32], rest: memoryview, codec: Codec = NUMPY
     ) -> None:
@@ -243,13 +242,6 @@ class DecodingAssembler(Assembler):
         if middle < stop:
             self._write_rest(middle, stop, data[middle - start :])
 
-    @override
-    def _check_direct(self, start: int, stop: int) -> None:
-        first = start // _FLOAT32_BYTES
-        bad = self._first_bad_value(self._parameters[first : stop // _FLOAT32_BYTES])
-        if bad is not None:
-            self._refuse(first, bad)
-
     def _decode_parameters(self, start: int, stop: int, data: memoryview) -> None:
         payload, parameters, first = self.payload, self._parameters, 0
         if start or stop < payload.parameter_bytes:
@@ -258,10 +250,6 @@ class DecodingAssembler(Assembler):
         bad = self._decode(payload.wire_type, data, parameters)
         if bad is not None:
             self._refuse(first, bad)
-
-    def _refuse(self, first: int, bad: BadElement) -> NoReturn:
-        tensor, index = self.payload.layout.locate_parameter(first + bad.position)
-        raise _bad_value(tensor, index, bad.problem)
 
     def _write_rest(self, start: int, stop: int, data: memoryview) -> None:
         boundary = self.payload.parameter_bytes

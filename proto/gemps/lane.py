@@ -1,6 +1,6 @@
 """Lane protocol (lane.proto) without I/O.
 
-Put received bytes into `space()`, call `next_frame()` with their number, and then without one until it returns None. A
+Put received bytes into `space`, call `next_frame()` with their number, and then without one while it `has_more`. A
 MESSAGE larger than the buffer is returned once its beginning is there; its reader takes the `missing` bytes from the
 socket, and counts them down.
 Whenever a MESSAGE passes the turn, call `enter`.
@@ -104,7 +104,7 @@ class IllegalFrameError(Exception):
 
 
 class Frame(NamedTuple):
-    """Frame; `body` is valid until `space()`, and only the beginning of a large MESSAGE."""
+    """Frame; `body` is only the beginning of a large MESSAGE. It is valid until the next `next_frame()`."""
 
     kind: int
     body: memoryview
@@ -115,6 +115,8 @@ class Lane:
     """One end of a connection; the peer's first frame must fit into `buffer_bytes`.
 
     Attributes:
+        space: memory for the peer's next bytes, unless it `has_more`.
+        has_more: whether bytes are left for `next_frame()`, which comes before reading.
         missing: bytes of the large MESSAGE that was returned last which are to be read from the socket; its reader
             counts them down. The buffer is empty while there are any.
         state: what is legal now.
@@ -126,6 +128,8 @@ class Lane:
         self._incoming, self._outgoing = (FROM_WORKER, FROM_SERVER) if server else (FROM_SERVER, FROM_WORKER)
         self._buffer = memoryview(bytearray(buffer_bytes))
         self._start = self._stop = 0
+        self.space = self._buffer
+        self.has_more = False
         self.state = State.HELLO
 
     def grow(self, buffer_bytes: int) -> None:
@@ -134,25 +138,17 @@ class Lane:
         count = self._stop - self._start
         buffer[:count] = self._buffer[self._start : self._stop]
         self._buffer, self._start, self._stop = buffer, 0, count
-
-    def space(self) -> memoryview:
-        """Memory for the peer's next bytes."""
-        if self._start == self._stop:
-            self._start = self._stop = 0
-        elif self._stop == len(self._buffer):
-            left = bytes(self._buffer[self._start : self._stop])
-            self._buffer[: len(left)] = left
-            self._start, self._stop = 0, len(left)
-        return self._buffer[self._stop :]
+        self.space = buffer[count:]
 
     def next_frame(self, received: int = 0) -> Frame | None:
-        """Count bytes received into `space()`; return the next frame, or None if it is incomplete.
+        """Count bytes received into `space`; return the next frame, or None if it is incomplete.
 
         Raises IllegalFrameError.
         """
         self._stop += received
         available = self._stop - self._start - HEADER_BYTES
         if available < 0:
+            self._wait_for_rest()
             return None
         size, number = _HEADER.unpack_from(self._buffer, self._start)
         begin = self._start + HEADER_BYTES
@@ -166,15 +162,28 @@ class Lane:
             raise IllegalFrameError(f"a frame of kind {number} with {size} bytes in state {self.state.name}")
         if available >= size:
             self._start = begin + size
-        elif size + HEADER_BYTES <= len(self._buffer):
-            return None
-        elif available >= HEAD_BYTES:
+        elif size + HEADER_BYTES > len(self._buffer) and available >= HEAD_BYTES:
             self.missing = size - available
             self._start = self._stop
         else:
+            self._wait_for_rest()
             return None
         self.state = after
-        return Frame(number, self._buffer[begin : self._start], size)
+        frame = Frame(number, self._buffer[begin : self._start], size)
+        self.has_more = self._start < self._stop
+        if not self.has_more:
+            self._start = self._stop = 0
+            self.space = self._buffer
+        return frame
+
+    def _wait_for_rest(self) -> None:
+        """Make the memory behind an incomplete frame the `space`; at the buffer's end, move the frame to the front."""
+        self.has_more = False
+        if self._stop == len(self._buffer):
+            left = bytes(self._buffer[self._start : self._stop])
+            self._buffer[: len(left)] = left
+            self._start, self._stop = 0, len(left)
+        self.space = self._buffer[self._stop :]
 
     def header(self, kind: Kind, size: int) -> bytes:
         """The header of a frame sent now; advances the state."""

@@ -107,7 +107,7 @@ class LaneConnection:
         with suppress(OSError):
             _keep_alive(self._socket)
         self._limit_time(HELLO_SECONDS)
-        self._loop.add_reader(self._socket, self._on_readable)
+        self._loop.add_reader(self._socket, self._turn)
 
     def close(self) -> None:
         """Close; cancel the handler."""
@@ -179,23 +179,20 @@ class LaneConnection:
         self._unsent.append(memoryview(self._lane.header(Kind.MESSAGE, size) + head))
         if data:
             self._unsent.append(memoryview(data))
+        self._moved += size
         if last:
             self._lane.enter(State.IDLE)
+            self._moved = 0  # the handler waits for the next commit
         self._send()
         if self._unsent:
+            self._moved = 0
             await self._drain()
-        self._moved += size
-        if self._moved >= TURN_BYTES:
+        elif self._moved >= TURN_BYTES:
             self._moved = 0
             await asyncio.sleep(0)
 
-    def _on_readable(self) -> None:
-        if not self._is_waiting_for_turn:
-            self._turn()
-
     def _turn(self) -> None:
-        self._is_waiting_for_turn = False
-        if self._is_over:
+        if self._is_over or self._is_waiting_for_turn:
             return
         try:
             if self._to_drop:
@@ -228,7 +225,7 @@ class LaneConnection:
     def _receive(self) -> None:
         frames = taken = 0
         is_drained = False
-        frame = None if self._lane.missing else self._lane.next_frame()
+        frame = self._lane.next_frame() if self._lane.has_more else None
         while True:
             while frame is not None:
                 if self._sink is not None and frame.kind == Kind.MESSAGE:
@@ -241,7 +238,7 @@ class LaneConnection:
                 if frames >= TURN_FRAMES:
                     self._wait_for_turn()
                     return
-                frame = None if self._lane.missing else self._lane.next_frame()
+                frame = self._lane.next_frame() if self._lane.has_more else None
             if is_drained:
                 return
             if taken >= TURN_BYTES:
@@ -249,9 +246,11 @@ class LaneConnection:
                 return
             missing = self._lane.missing
             if not missing:
-                space = self._lane.space()
-            else:  # a chunk's data; nobody wants it once the upload has ended
-                space = _DROPPED[:missing] if self._sink is None else self._sink.space
+                space = self._lane.space
+            elif self._sink is not None:
+                space = self._sink.space
+            else:  # nobody wants a chunk's data once the upload has ended
+                space = _DROPPED[:missing]
             count = self._socket.recv_into(space) if self._tls is None else self._tls.recv_into(space, wait_all=True)
             if not count:
                 self.close()
@@ -270,7 +269,11 @@ class LaneConnection:
     def _wait_for_turn(self) -> None:
         """Resume next turn: the selector cannot see buffered data."""
         self._is_waiting_for_turn = True
-        self._loop.call_soon(self._turn)
+        self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._is_waiting_for_turn = False
+        self._turn()
 
     def _drop(self) -> None:
         count = (self._tls or self._socket).recv_into(_DROPPED)

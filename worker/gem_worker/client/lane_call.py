@@ -267,9 +267,9 @@ class LaneCall:
         if self._end is not None:
             raise self._end
         try:
-            frame = self._lane.next_frame()
+            frame = self._lane.next_frame() if self._lane.has_more else None
             while frame is None:
-                frame = self._lane.next_frame(self._read(self._lane.space()))
+                frame = self._lane.next_frame(self._read(self._lane.space))
             if frame.kind == Kind.END:
                 status = Status.FromString(bytes(frame.body))
                 self._fail(_CODES.get(status.code, grpc.StatusCode.UNKNOWN), status.message, bytes(frame.body))
