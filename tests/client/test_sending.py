@@ -21,16 +21,17 @@ from tests.waiting import happens
 
 
 class Counted(Watched):
-    """Counts signs of progress."""
+    """Counts signs of progress: how often the time of the last one is set."""
 
     def __init__(self) -> None:
         super().__init__(lambda: None)
         self.waiting = False
         self.count = 0
 
-    def progress(self) -> None:
-        super().progress()
-        self.count += 1
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name == "progressed_at" and hasattr(self, "count"):
+            self.count += 1
 
 
 def messages_of(watched: Watched) -> RequestFeed:

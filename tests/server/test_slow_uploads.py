@@ -23,6 +23,8 @@ class Upload:
         self._pool = pool
         self.hold: BufferLease | None = None
         self._task = asyncio.create_task(self._run(session))
+        # Most tests do not ask why it ended; asyncio would tell whatever test runs when it is collected.
+        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _run(self, session: Session) -> None:
         call = Call()

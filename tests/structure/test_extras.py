@@ -60,7 +60,6 @@ def test_every_package_that_is_imported_is_in_base_or_in_an_extra() -> None:
     in_extras = {package for packages in PACKAGES.values() for package in packages}
     come_along = {"google", "grpc", "pydantic_core", "PIL"}  # the last one with torchvision
     come_along |= {"IPython", "pandas"}  # used where they are
-    come_along.add("llvmlite")  # with Numba
     found = foreign - in_extras - OPTIONAL - INTEGRATED - {"py4j"}  # with pyspark
     assert found == come_along | {one.replace("-", "_") for one in IMPORTED_OF_BASE}
     assert {"googleapis-common-protos", "grpcio", "protobuf"} == BASE - IMPORTED_OF_BASE
