@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings
 from typer.core import TyperCommand, TyperGroup
 
 from gem_cli.errors import USAGE, CommandError
+from gem_cli.setting_keys import fields, variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,19 +162,17 @@ def refuse_keys(settings: type[BaseSettings], keys: Iterable[str], file: object)
 
 def refuse_variables(settings: type[BaseSettings]) -> None:
     """Raise CommandError if the environment has a variable of a setting that `settings` had."""
+    # The variables of the table [tls] are named as those of the settings that moved there.
+    present = {variable(settings, key) for key in fields(settings)}
     for name, gone in SETTINGS.items():
-        variable = _variable(settings, name)
-        if settings in gone.settings and variable in os.environ:
-            raise _error(variable, gone.instead)
+        removed = variable(settings, name)
+        if settings in gone.settings and removed in os.environ and removed not in present:
+            raise _error(removed, gone.instead)
 
 
 def variables() -> set[str]:
     """The environment variables that are gone."""
-    return {_variable(one, name) for name, gone in SETTINGS.items() for one in gone.settings}
-
-
-def _variable(settings: type[BaseSettings], name: str) -> str:
-    return f"{settings.model_config.get('env_prefix', '')}{name}".upper()
+    return {variable(one, name) for name, gone in SETTINGS.items() for one in gone.settings}
 
 
 def _error(what: str, instead: str) -> CommandError:

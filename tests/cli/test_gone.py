@@ -9,7 +9,9 @@ from gem_cli.environment import misspelt
 from gem_cli.errors import USAGE
 from gem_cli.gone import Gone
 from gem_cli.main import app
+from gem_cli.setting_keys import fields, variable
 from gem_server.settings import ServerSettings
+from gem_worker.settings import WorkerSettings
 from typer.main import get_command
 
 from tests.cli.processes import gemps_here
@@ -46,6 +48,20 @@ def test_a_removed_variable_ends_the_commands_that_read_it() -> None:
     assert (ended.returncode, ended.stderr) == (USAGE, f"gemps: GEMPS_SERVER_FLAVOUR is gone: {_INSTEAD}\n")
     assert "is gone" not in gemps_here("status", "127.0.0.1:9", env=env).stderr
     assert misspelt(env) == {}
+
+
+def test_variables_of_the_table_tls_are_taken_though_the_settings_of_these_names_are_gone(tmp_path: Path) -> None:
+    missing = tmp_path / "server.crt"
+    ended = gemps_here("serve", env={"GEMPS_TLS_CERT": str(missing), "GEMPS_TLS_KEY": str(missing)})
+    assert "is gone" not in ended.stderr
+    assert ended.stderr.startswith(f"gemps: tls.cert {missing} cannot be read")
+
+
+def test_no_setting_of_now_has_the_text_of_a_removed_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for settings in (ServerSettings, WorkerSettings):
+        for key in fields(settings):
+            monkeypatch.setenv(variable(settings, key), "")
+        gone.refuse_variables(settings)
 
 
 def test_a_removed_command_is_one_line_with_what_to_use_instead(monkeypatch: pytest.MonkeyPatch) -> None:
