@@ -327,6 +327,11 @@ def _read_toml(path: Path, settings: Sequence[type[BaseSettings]]) -> dict[str, 
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CommandError(f"--config {path} is not TOML: {error}", USAGE) from None
     if isinstance(table := values.get("rule"), dict):
+        if "rule_settings" in values and table.keys() - {"name"}:
+            raise CommandError(
+                f"--config {path}: rule_settings and the table [rule] both have the rule's numbers: write all in one",
+                USAGE,
+            )
         values = {name: value for name, value in values.items() if name != "rule"} | split_rule_table(table)
     of_tables = {name for one in settings for name in tables(one)}
     known = {key for one in settings for key in fields(one)}
@@ -357,12 +362,12 @@ def explain(error: ValidationError, origins: Mapping[str, str]) -> str:
 
 def _line(error: ErrorDetails, origins: Mapping[str, str]) -> str:
     message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    is_of_several = not error["loc"] or isinstance(error["input"], Mapping)  # of a whole class, or of a table
+    key = ".".join(map(str, error["loc"]))
+    is_of_several = not key or (isinstance(error["input"], Mapping) and key not in origins)  # of a class, or of a table
     if is_of_several:
         named = {key for key in origins if flag(key) in re.findall(r"--[a-z0-9-]+", message) or key in message.split()}
         elsewhere = [origin for key, origin in origins.items() if key in named and not origin.startswith("--")]
         return message + (f" (here: {', '.join(elsewhere)})" if elsewhere else "")
-    key = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         message = "there is no such setting; docs/settings.md lists them"
     return f"{origins.get(key, key if '.' in key else flag(key))}: {message}"

@@ -17,6 +17,7 @@ from tempfile import mkdtemp
 from types import TracebackType
 from typing import Any, Self
 
+from gem_cli import gone
 from gem_cli.errors import CommandError
 from gem_cli.options import explain, to_arguments
 from gem_cli.setting_keys import explicit, fields, flat, nested, variable
@@ -223,6 +224,8 @@ def checked(settings: Mapping[str, Any], shards: int = 1) -> ServerSettings:
                 hint = "give it to ParameterServer"
             elif place := _place_in_table(name):
                 hint = f"write {place}"
+            elif name in gone.SETTINGS:
+                hint = f"it is gone: {gone.SETTINGS[name].instead}"
             elif near := get_close_matches(name, known, n=1):
                 hint = f"did you mean {near[0]!r}?"
             raise TypeError(f"the server has no setting {name!r}: {hint}")

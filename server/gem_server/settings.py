@@ -392,6 +392,16 @@ class ServerSettings(BaseSettings):
             )
         return value
 
+    @field_validator("order", mode="before")
+    @classmethod
+    def _order_is_not_trace(cls, value: object) -> object:
+        if value == "trace":
+            raise ValueError(
+                "is gone: gemps replay FILE computes a recorded run again, gemps simulate --follow FILE its gradients, "
+                "too"
+            )
+        return value
+
     @field_validator("eta_schedule")
     @classmethod
     def _schedule_is_understood(cls, value: str, info: ValidationInfo) -> str:

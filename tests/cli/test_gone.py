@@ -64,6 +64,13 @@ def test_no_setting_of_now_has_the_text_of_a_removed_variable(monkeypatch: pytes
         gone.refuse_variables(settings)
 
 
+@pytest.mark.parametrize("value", [("--order", "trace"), ("--durability", "none")])
+def test_a_removed_value_says_what_to_use_instead(value: tuple[str, str]) -> None:
+    ended = gemps_here("serve", *value)
+    assert ended.returncode == USAGE
+    assert ended.stderr.startswith(f"gemps: {' '.join(value)}: is gone: ")
+
+
 def test_a_removed_command_is_one_line_with_what_to_use_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(gone.COMMANDS, "fly", "gemps train walks")
     ended = gemps_here("fly", "--high")

@@ -315,3 +315,21 @@ def test_settings_of_the_server_that_moved_say_where_to(config: Path, monkeypatc
     monkeypatch.setenv("GEMPS_CHUNK_BYTES", "8192")
     with pytest.raises(CommandError, match=r"^GEMPS_CHUNK_BYTES is gone: .* or the variable GEMPS_LIMITS_CHUNK_BYTES$"):
         Given({}, None, KNOWN).load(ServerSettings)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[limits.threads]\na = 4\n", r"^\S+run.toml: limits.threads = \{'a': 4\}: should be a valid integer$"),
+        ('[rule]\nmomentum = "a"\n', r"^\S+run.toml: rule_settings = .* is not NAME=VALUE with a number; "),
+        (
+            'rule_settings = "kappa=2"\n[rule]\nmomentum = 0.9\n',
+            r"run.toml: rule_settings and the table \[rule\] both have the rule's numbers: write all in one$",
+        ),
+    ],
+)
+def test_a_wrong_table_of_the_server_names_the_file_and_the_key(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(CommandError, match=message):
+        Given({}, path, KNOWN).load(ServerSettings)

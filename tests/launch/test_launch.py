@@ -329,6 +329,7 @@ with gemps.serve(steps=5, min_workers=4) as server:
         ({"etaa": 0.1}, "the server has no setting 'etaa': did you mean 'eta'?"),
         ({"zzz": 1}, "the server has no setting 'zzz': docs/settings.md lists them"),
         ({"chunk_bytes": 65536}, "the server has no setting 'chunk_bytes': write limits={'chunk_bytes': ...}"),
+        ({"metrics": "127.0.0.1:9"}, "the server has no setting 'metrics': it is gone: --dashboard serves /metrics"),
         ({"tls_cert": "a"}, "the server has no setting 'tls_cert': write tls={'cert': ...}"),
         ({"workers": 0}, "launch(function, workers=N): give a function and a number of workers from 1"),
         ({"server": "127.0.0.1:1", "eta": 1}, "the server runs and has its settings: leave out server=, or eta"),

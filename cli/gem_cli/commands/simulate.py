@@ -43,8 +43,8 @@ def simulate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Keep a trace, as gemps serve --record does: gemps replay does it again, and gemps train --order "
-            "trace lets real workers be served in this order.",
+            help="Keep a trace, as gemps serve --record does: gemps replay applies its commits again, and --follow "
+            "computes its gradients, too.",
         ),
     ] = None,
     follow: Annotated[
