@@ -91,6 +91,7 @@ class Given:
         `overrides`, by key, beat everything, `fallback` only defaults.
         """
         gone.refuse_variables(settings)
+        _refuse_unknown_variables(settings)
         if self._config is not None:
             gone.refuse_keys(settings, self._file, self._config)
         given = self.values(settings) | overrides
@@ -102,6 +103,8 @@ class Given:
             return settings(**nested({**rest, **from_file, **given}))
         except ValidationError as error:
             origins = {key: _from_environment(settings, key) for key in environment}
+            whole = {table: variable(settings, table) for table in tables(settings)}
+            origins |= {table: f"{name}={os.environ[name]}" for table, name in whole.items() if name in os.environ}
             origins |= {key: f"{self._config}: {key} = {value!r}" for key, value in from_file.items()}
             origins |= {key: f"{self._spelt(settings, key)} {value}" for key, value in given.items()}
             raise CommandError(explain(error, origins), USAGE) from None
@@ -285,6 +288,18 @@ def choices_of(field: FieldInfo) -> list[str]:
 def _from_environment(settings: type[BaseSettings], key: str) -> str:
     named = variable(settings, key)
     return named if _plain_type(fields(settings)[key].annotation) is SecretStr else f"{named}={os.environ[named]}"
+
+
+def _refuse_unknown_variables(settings: type[BaseSettings]) -> None:
+    """Raise CommandError for a variable of a table that has no such setting: GEMPS_LIMITS_THREAD."""
+    known = {variable(settings, key): key for key in fields(settings)}
+    for table in tables(settings):
+        prefix = variable(settings, f"{table}.")
+        for name in sorted({one for one in os.environ if one.startswith(prefix)} - known.keys()):
+            key = f"{table}.{name.removeprefix(prefix).lower()}"
+            near = difflib.get_close_matches(key, [one for one in known.values() if one.startswith(f"{table}.")], n=1)
+            hint = f"did you mean {variable(settings, near[0])}?" if near else "docs/settings.md lists them all"
+            raise CommandError(f"{name}: there is no such setting; {hint}", USAGE)
 
 
 def _read_sets(texts: Sequence[str], groups: Sequence[OptionGroup]) -> dict[type[BaseSettings], dict[str, str | bool]]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import pytest
 import typer
 from gem_cli.commands.known import KNOWN
+from gem_cli.environment import misspelt
 from gem_cli.errors import USAGE, CommandError
 from gem_cli.main import app
 from gem_cli.options import Given, OptionGroup, to_arguments, with_options
@@ -333,3 +334,11 @@ def test_a_wrong_table_of_the_server_names_the_file_and_the_key(text: str, messa
     path.write_text(text, encoding="utf-8")
     with pytest.raises(CommandError, match=message):
         Given({}, path, KNOWN).load(ServerSettings)
+
+
+def test_a_wrong_variable_of_a_table_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMPS_LIMITS_THREAD", "1")
+    said = r"^GEMPS_LIMITS_THREAD: there is no such setting; did you mean GEMPS_LIMITS_THREADS\?$"
+    with pytest.raises(CommandError, match=said):
+        Given({}, None, KNOWN).load(ServerSettings)
+    assert not misspelt(["GEMPS_LIMITS_THREAD"])  # whose line says that it is ignored
