@@ -130,7 +130,8 @@ class ServerSettings(BaseSettings):
         "",
         description="The rule's own settings, as NAME=VALUE,NAME=VALUE: momentum=0.9,kappa=2 for gem, "
         "strength=1,decay=0.9 for dc-asgd. docs/rules.md lists each rule's names and defaults, and those of "
-        "--precondition. In a TOML file they can stand in the table [rule].",
+        "--precondition. In a TOML file they can stand in the table [rule]; a flag or variable replaces all of "
+        "them.",
         json_schema_extra={"panel": "Update rule"},
     )
     weight_decay: float = Field(
