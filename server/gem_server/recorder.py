@@ -22,10 +22,10 @@ from gem_server.state.sessions import Session
 from gem_trace import TraceError, TraceWriter
 from gem_trace.format import FORMAT, digest
 
-# All that determine order, eta, deltas and end.
+# All that determine order, eta, deltas and end, besides limits.staging_buffers.
 RECORDED_SETTINGS = frozenset(
     {
-        *("eta", "eta_schedule", "steps", "epochs", "commits", "order", "min_workers", "seed", "staging_buffers"),
+        *("eta", "eta_schedule", "steps", "epochs", "commits", "order", "min_workers", "seed"),
         *("direction", "clip_norm"),
     }
 )
@@ -78,7 +78,8 @@ class Recorder(CommitObserver):
                 "rule": rule.name,
                 "precondition": rule.precondition,
                 "rule_settings": dict(rule.settings),
-                "settings": self._settings.model_dump(mode="json", include=set(RECORDED_SETTINGS)),
+                "settings": self._settings.model_dump(mode="json", include=set(RECORDED_SETTINGS))
+                | {"staging_buffers": self._settings.limits.staging_buffers},
             }
         )
         if central.layout is not None:

@@ -50,6 +50,7 @@ def test_files_of_the_table_take_precedence_over_those_of_the_credentials(tmp_pa
         ({"limits": {"stall_timeout": 0}}, "greater than 0"),
         ({"limits": {"chunks": 1}}, "Extra inputs are not permitted"),
         ({"chunk_bytes": 65536}, "Extra inputs are not permitted"),
+        ({"order": "trace"}, "is gone: gemps replay FILE computes a recorded run again"),
         ({"min_workers": 2000}, "--min-workers 2000 is more than limits.max_sessions 1024 admits"),
     ],
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gem_server.recorder import RECORDED_SETTINGS
 
 from gem_core import rule_names
 from gem_trace import Replayed, ReplayError, read_records, replay
@@ -80,11 +81,14 @@ async def test_replay_with_a_preconditioner_is_bit_equal(serve: Serve, tmp_path:
 
 async def test_events_are_in_the_order_in_which_they_happened(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "run.trace"
-    await recorded(serve, path)
+    await recorded(serve, path, limits={"staging_buffers": 3})
     records = list(read_records(map_file(path)))
     names = [record.event["event"] for record in records]
     assert names[:4] == ["started", "joined", "joined", "joined"]
     assert (names[4], names[-1]) == ("parameters", "ended")
+    started = records[0].event["settings"]
+    assert started.keys() == RECORDED_SETTINGS | {"staging_buffers"}
+    assert started["staging_buffers"] == 3
     assert names.count("left") == 1
     assert names.count("pulled") == 4
     times = [record.event["at"] for record in records]
