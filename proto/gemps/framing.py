@@ -23,8 +23,8 @@ _OFFSET, _DATA = 1, 2
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
-# Two keys and two lengths of a byte; a third key, and numbers of most bytes.
-_LEAST_HEAD_BYTES, _MOST_HEAD_BYTES = 4, 3 + 3 * _MAX_VARINT_BYTES
+# Two keys and two lengths of a byte.
+_LEAST_HEAD_BYTES = 4
 
 
 class FramingError(ValueError):
@@ -90,6 +90,10 @@ def _put_footer(footer: transfer_pb2.Footer, chunks: Chunks, byte_count: int) ->
 @functools.lru_cache(maxsize=1024)
 def _chunk_head(field: int, offset: int, size: int) -> bytes:
     """Return the bytes of submessage `field`, a chunk, before its data."""
+    return _make_chunk_head(field, offset, size)
+
+
+def _make_chunk_head(field: int, offset: int, size: int) -> bytes:
     head = bytearray()
     if offset:
         head.append(_OFFSET << 3 | _VARINT)
@@ -105,8 +109,12 @@ def _chunk_head(field: int, offset: int, size: int) -> bytes:
 @functools.lru_cache(maxsize=1024)
 def _lone_chunk_head(field: int, offset: int, size: int) -> bytes:
     """Return the same of a chunk that is the only field of a message of `size` bytes; empty if none has this size."""
-    for count in range(_LEAST_HEAD_BYTES, min(_MOST_HEAD_BYTES, size - 1) + 1):
-        head = _chunk_head(field, offset, size - count)
+    if size <= _LEAST_HEAD_BYTES:
+        return b""
+    # The head of more data is at least as long, and each of the two lengths in it may be a byte too long.
+    most = len(_make_chunk_head(field, offset, size - _LEAST_HEAD_BYTES))
+    for count in range(most, most - 3, -1):
+        head = _make_chunk_head(field, offset, size - count) if count < size else b""
         if len(head) == count:
             return head
     return b""

@@ -67,6 +67,18 @@ def test_a_chunk_at_the_end_is_found_in_the_beginning(offset: int, data: bytes, 
             message_head(message[:begin], len(message), COMMIT_REQUEST_CHUNK)
 
 
+@pytest.mark.parametrize("border", [1 << 7, 1 << 14, 1 << 21, 1 << 28])
+@pytest.mark.parametrize("offset", [0, 127, 128, 1 << 21, MAX_U64])
+def test_a_chunk_alone_is_recognised_at_its_offset_and_found_at_others(border: int, offset: int) -> None:
+    """Around the borders at which a length takes another byte."""
+    for size in range(max(1, border - 40), border + 2):
+        head = before_chunk(b"", COMMIT_REQUEST_CHUNK, offset, size)
+        begin = memoryview(head + bytes(4))
+        for expected in (offset, 5):
+            found = message_head(begin, len(head) + size, COMMIT_REQUEST_CHUNK, expected)
+            assert found == (b"", offset, len(head))
+
+
 @settings(max_examples=500)
 @given(raw=st.binary(max_size=60), begin=st.integers(0, 60))
 def test_of_arbitrary_bytes_no_other_chunk_is_found(raw: bytes, begin: int) -> None:
