@@ -7,7 +7,7 @@ from typing import Any
 
 from gem_core.regular_files import open_regular
 from gem_trace.files import lock, map_file
-from gem_trace.format import MAGIC, DamageError, Record, encode, read_records
+from gem_trace.format import FORMAT, MAGIC, DamageError, Record, encode, read_records
 
 
 class TraceError(Exception):
@@ -20,7 +20,7 @@ class TraceWriter:
     Truncates an incomplete tail (`cut_at`). `run` and `clock`: last ones in the file.
 
     Raises:
-        TraceError: the file is unusable or locked.
+        TraceError: the file is unusable, of another format, or locked.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,6 +68,11 @@ class TraceWriter:
         last: Record | None = None
         try:
             for last in read_records(data, check=False):
+                if (form := last.event.get("format", FORMAT)) != FORMAT:
+                    raise TraceError(
+                        f"the trace {self.path} has the format {form}, and this version of gemps writes {FORMAT}: "
+                        "choose another file"
+                    )
                 self.clock = int(last.event.get("clock", self.clock))
                 if last.event["event"] == "parameters":
                     self.run = str(last.event["run"])

@@ -115,6 +115,8 @@ def _read(path: Path) -> Recorded:
         event = record.event
         name = event["event"]
         if name == "started":
+            if event["format"] != FORMAT:
+                raise SimulationError(f"{path}: its format is {event['format']}, this version of gemps reads {FORMAT}")
             _refuse(started is not None, path, "the server was started more than once")
             started = event
         elif name == "parameters":

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from gem_core import create_rule
 from gem_trace import replay
+from gem_trace.format import encode
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +97,14 @@ def test_a_simulations_trace_is_replayed_to_the_same_parameters(digits: Task, tm
     assert (replayed.compared_end, replayed.end_digest) == (True, result.digest)
     assert replayed.commits == result.commits
     assert read_recorded(trace).workers == 3
+
+
+def test_a_trace_of_another_format_cannot_be_followed(tmp_path: Path) -> None:
+    """Earlier ones had settings, such as a warm-up of eta, that would not be noticed now."""
+    trace = tmp_path / "old.trace"
+    trace.write_bytes(b"".join(map(bytes, encode({"event": "started", "format": "gemps-trace-1"}))))
+    with pytest.raises(SimulationError, match="its format is gemps-trace-1, this version of gemps reads gemps-trace-2"):
+        read_recorded(trace)
 
 
 def test_recorded_compute_times_can_be_drawn_from(digits: Task, tmp_path: Path) -> None:

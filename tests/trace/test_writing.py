@@ -6,6 +6,7 @@ import pytest
 
 from gem_trace import TraceError, TraceWriter, read_records
 from gem_trace.files import map_file
+from gem_trace.format import encode
 
 PAYLOAD = memoryview(bytes(range(256)) * 4)
 
@@ -61,6 +62,16 @@ def test_another_file_is_left_alone(tmp_path: Path, text: str) -> None:
     with pytest.raises(TraceError, match="is not a trace"):
         TraceWriter(tmp_path / "notes")
     assert (tmp_path / "notes").read_text() == text
+
+
+def test_a_trace_of_another_format_is_left_alone(tmp_path: Path) -> None:
+    """Replay would refuse the file at its first record, and with it all that was appended."""
+    path = tmp_path / "run.trace"
+    path.write_bytes(b"".join(map(bytes, encode({"event": "started", "format": "gemps-trace-1"}))))
+    before = path.read_bytes()
+    with pytest.raises(TraceError, match=r"has the format gemps-trace-1, and this version .* writes gemps-trace-2"):
+        TraceWriter(path)
+    assert path.read_bytes() == before
 
 
 def test_damage_is_refused_with_its_offset(tmp_path: Path) -> None:
