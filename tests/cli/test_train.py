@@ -249,10 +249,10 @@ def test_a_script_of_ones_own_trains_with_two_workers_and_without_a_budget_ends_
 
 def test_options_without_effect_on_a_script_are_refused(script: str, tmp_path: Path) -> None:
     done = gemps_here(
-        "train", "--batch-size", "8", "--device", "cpu", "--run-dir", str(tmp_path / "run"), "--", "python", script
+        "train", "--batch-size", "8", "--model", "mlp", "--run-dir", str(tmp_path / "run"), "--", "python", script
     )
     assert done.returncode == USAGE
-    assert "--batch-size, --device: only for the built-in tasks" in done.stderr
+    assert "--batch-size, --model: only for the built-in tasks" in done.stderr
     assert not (tmp_path / "run").exists()
 
 

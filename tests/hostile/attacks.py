@@ -298,7 +298,7 @@ def hold(
         scene.facts["connections"] += 1
         scene.facts["most_open"] = max(scene.facts["most_open"], len(selector.get_map()))
         read(0)
-    while scene.running:
+    while scene.running and selector.get_map():  # when all are closed, nothing is left to do
         read(min(scene.left, 0.1))
         if drip and time.monotonic() >= next_drip:
             next_drip = time.monotonic() + drip_seconds

@@ -47,7 +47,7 @@ def strangers_hello(scene: Scene) -> bytes:
     return hello(b"stranger" * 2, scene.target.incarnation)
 
 
-@ATTACKS.add("partial first frames on 1200 connections", peak_mib=STRANGERS_MIB, short_seconds=8.0)
+@ATTACKS.add("partial first frames on 1200 connections", peak_mib=STRANGERS_MIB, short_seconds=20.0)
 def partial_first_frames(scene: Scene) -> None:
     """Part of a frame's head, a head alone, or half of what it announces."""
     whole = strangers_hello(scene)
