@@ -18,18 +18,20 @@ def work(address: str, parameters: int, wire: WireType, rank: int, ready: int, c
     layout = Layout([TensorSpec("weight", (parameters,), ElementType.FLOAT32, TensorKind.PARAMETER)])
     values = np.random.default_rng(rank).standard_normal(parameters).astype(np.float32) * np.float32(1e-3)
     delta = memoryview(bytes(encode(wire, values)))
+    # Parameters in a type of differences depend on what the worker holds; a worker that sends int4 gets bfloat16 here.
+    reply = wire if wire in (WireType.FLOAT32, WireType.BFLOAT16) else WireType.BFLOAT16
     settings = ClientSettings(connect_timeout=120)
     with Client(
         address,
         worker_name=f"worker-{rank}",
         layout=layout,
         delta_wire_types=(wire,),
-        parameter_wire_types=(wire,),
+        parameter_wire_types=(reply,),
         settings=settings,
     ) as client:
         if not client.join().has_parameters:
             client.initialize(memoryview(values))
-        into = memoryview(bytearray(PayloadFormat(layout, wire).byte_count))
+        into = memoryview(bytearray(PayloadFormat(layout, reply).byte_count))
         client.pull(into)
         scale = -0.05 if wire is WireType.FLOAT32 else None
         client.commit(delta, into, scale=scale)
