@@ -53,9 +53,12 @@ def main() -> None:
             work(address, int(parameters), WireType[wire.upper()], rank, out, commits)
             os._exit(0)
         children.append(child)
+    os.close(out)  # so that reading ends when all workers have died
     begun = 0
     while begun < len(children):
-        begun += len(os.read(ready, len(children)))
+        if not (answers := os.read(ready, len(children))):
+            raise SystemExit("the workers ended before their first commit")
+        begun += len(answers)
     print(*children, flush=True)
     for _ in sys.stdin:
         print(commits[:-1].sum(), flush=True)

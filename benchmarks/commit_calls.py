@@ -1,13 +1,13 @@
 """Python calls, source files of gemps and processor time that one commit takes, of worker and server together.
 
-    python benchmarks/commit_calls.py [--parameters 2048 4194304] [--transports lane grpc shared-memory] [--list 20]
+    python -m benchmarks.commit_calls [--parameters 2048 4194304] [--transports lane grpc shared-memory] [--list 20]
 
-Both ends run in this process, on threads of their own. Calls are counted by a profiler's hook on all threads: each
-"call" event is a call of a Python function, or a resumed generator or coroutine; calls of C functions are not counted.
-Shown are calls of gemps' own functions, and all, with those of asyncio, NumPy and others. Each figure is the median of
-the commits, so that a heartbeat or a tick of the server that falls into one of them does not matter; a file counts if
-at least half of the commits run through it. Processor time is taken from a second pair of worker and server, without
-the hook.
+The worker and the server run in this process, each in its own threads. A profiler hook on all threads counts the calls:
+each "call" event is a call of a Python function, or a generator or coroutine that is resumed. It does not count calls
+of C functions. The table has the calls of gemps' own functions, and all calls, with those of asyncio, NumPy and others.
+Each figure is the median of the commits, so that a heartbeat or a tick of the server that falls into one of them does
+not matter; a file counts if at least half of the commits run through it. Processor time is taken from a second pair of
+worker and server, without the hook.
 """
 
 import argparse
@@ -108,7 +108,7 @@ class Counted(NamedTuple):
 
 
 def count_calls(parameters: int, transport: str, commits: int) -> Counted:
-    """Count what so many commits call."""
+    """Return what each of `commits` commits calls."""
     counter = CallCounter()
     counter.install()
     try:
@@ -145,7 +145,9 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, nargs="+", default=SIZES)
     parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=TRANSPORTS)
     parser.add_argument("--commits", type=int, default=50, help="counted for each line")
-    parser.add_argument("--list", type=int, default=0, help="also print so many functions, those with most calls first")
+    parser.add_argument(
+        "--list", type=int, default=0, help="also print this many functions, the most called ones first"
+    )
     parser.add_argument("--files", action="store_true", help="also print the files")
     arguments = parser.parse_args()
     for parameters in arguments.parameters:

@@ -3,8 +3,9 @@
     python -m benchmarks.decoders [--parameters 2048 4200000] [--rounds 25]
 
 The server's decoder refuses illegal bytes; the plain loop only converts, and writes as simply as one writes it first.
-Both decode the same bytes into memory of their own and take turns. What is shown is the least of the rounds, in which
-small ones run many times in a row, and the ratio of the two. The limit for int4 at 4.2 million parameters is 1.05.
+Both decode the same bytes, each into its own memory, and take turns. The table has the shortest time of all rounds and
+the ratio of the two; a round of a small vector runs it many times in a row. The limit for int4 at 4.2 million
+parameters is 1.05.
 """
 
 from __future__ import annotations

@@ -87,12 +87,6 @@ SETTINGS: dict[str, Gone] = {
     ),
 }
 
-# Flags alone, with their dashes: options that were no settings, and settings whose key and variable remain.
-FLAGS: dict[str, str] = {}
-
-# Keys of the TOML file alone: settings that moved into a table of the file.
-KEYS: dict[str, str] = {}
-
 # Commands, without "gemps".
 COMMANDS: dict[str, str] = {
     "sample": 'gemps evaluate MODEL_FILE --sample 500 --prompt "..." writes text',
@@ -131,24 +125,18 @@ class ExplainingGroup(TyperGroup):
 def refuse_flag(flag: str) -> None:
     """Raise CommandError if `flag`, with its dashes, is gone."""
     setting = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
-    if flag in FLAGS:
-        raise _error(flag, FLAGS[flag])
     if setting in SETTINGS:
         raise _error(flag, SETTINGS[setting].instead)
 
 
 def refuse_key(key: str, file: object) -> None:
     """Raise CommandError if `key` of the TOML file `file` is gone."""
-    if key in KEYS:
-        raise _error(f"--config {file}: {key}", KEYS[key])
     if key in SETTINGS:
         raise _error(f"--config {file}: {key}", SETTINGS[key].instead)
 
 
 def refuse_set(key: str) -> None:
     """Raise CommandError if `key` of `--set` is gone."""
-    if key in KEYS:
-        raise _error(f"--set {key}", KEYS[key])
     if key in SETTINGS:
         raise _error(f"--set {key}", SETTINGS[key].instead)
 

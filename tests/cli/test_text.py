@@ -147,6 +147,7 @@ def test_wrong_use_is_one_line_with_the_fix(tmp_path: Path) -> None:
         (["evaluate", str(tmp_path), "--prompt", "x"], "add --sample 500"),
         (["evaluate", "--server", "127.0.0.1:9", "--sample", "9"], "give a MODEL_FILE"),
         (["evaluate", str(tmp_path), "--sample", "9", "--adapter", "x"], "leave out --report, --follow and --adapter"),
+        (["evaluate", str(tmp_path), "--sample", "9", "--json"], "leave out --json"),
     ):
         done = gemps_here(*arguments)
         assert done.returncode == USAGE, done.stderr

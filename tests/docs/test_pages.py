@@ -86,7 +86,7 @@ def test_gemps_takes_the_options_and_values_of_every_line(page: Path) -> None:
 
 def what_is_gone(page: Path) -> set[str]:
     """Commands and flags that are removed, and that this page may name all the same: only the changelog may."""
-    return {*gone.COMMANDS, *gone.FLAGS, *map(flag, gone.SETTINGS)} if page.name == "CHANGELOG.md" else set()
+    return {*gone.COMMANDS, *map(flag, gone.SETTINGS)} if page.name == "CHANGELOG.md" else set()
 
 
 def objection(one: SimpleCommand) -> str:

@@ -121,7 +121,7 @@ class Model:
         return self.parameter_bytes(wire_type) + sum(t.byte_count for t in self.of_kind("buffer"))
 
     def encode(self, values: Values, wire_type: int = FLOAT32) -> bytes:
-        """Payload bytes."""
+        """Return the payload that carries these values, with the parameters in the wire type."""
         return encode_parameters(values.parameters, wire_type) + values.rest
 
     def decode(self, payload: bytes, wire_type: int = FLOAT32) -> Values:

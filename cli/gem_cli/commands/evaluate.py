@@ -110,6 +110,8 @@ def evaluate(
     """
     _check_source(given, model_file, of_server=report or follow)
     _check_purpose(given, report=report, follow=follow, adapter=adapter, sample=sample)
+    if sample is not None and as_json:
+        raise CommandError("--sample prints the text itself: leave out --json", USAGE)
     if sample is None and (prompt, temperature, seed) != (None, None, None):
         raise CommandError(
             "--prompt, --temperature and --seed are of the text that is written: add --sample 500", USAGE

@@ -1,4 +1,4 @@
-"""`gemps shards`."""
+"""The commands below `gemps shards`, which merge and split the model files of several servers."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Draws the live view."""
+"""This module draws the screen of `gemps status --watch` as lines of text."""
 
 from collections.abc import Sequence
 from textwrap import wrap

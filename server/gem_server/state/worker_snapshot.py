@@ -50,7 +50,7 @@ class WorkerSnapshot:
         rule.forget_worker(self._state)
 
     def move(self, place: Published) -> None:
-        """Move to shared memory."""
+        """Move the parameters into a region of shared memory, which then holds the snapshot."""
         snapshot = self.snapshot
         np.copyto(place.parameters, snapshot.parameters)
         snapshot.parameters, snapshot.published = place.parameters, place
