@@ -50,12 +50,6 @@ std::string to_hex(const Container& bytes) {
   return text.str();
 }
 
-std::vector<float> floats_of(const nlohmann::json& patterns) {
-  std::vector<float> values;
-  for (const auto& pattern : patterns) values.push_back(std::bit_cast<float>(pattern.get<std::uint32_t>()));
-  return values;
-}
-
 Bytes encoded(v1::WireType type, const std::vector<float>& values, float scale = 1.0F) {
   Bytes bytes(gemps::encoded_bytes(type, values.size()));
   gemps::encode(type, values, scale, bytes.data());
