@@ -1,0 +1,141 @@
+"""Which runs the study has: methods, and the cells in which they are compared (docs/default.md)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from benchmarks.default_study.arithmetic import Gem
+from benchmarks.default_study.training import EXPONENTIAL, ROUND_ROBIN, SLOW, Method, Run
+
+# Text: of an AdamW script. Digits: of an Adam script, PyTorch's defaults.
+_DECAY = 0.1
+_ADAMW = Method("", beta2=0.99, decay=_DECAY, schedule=True)
+_ADAM = Method("", beta2=0.999)
+_AHEAD = Method("spectral", momentum=0.9)
+_THIRD = 1 / 3
+_SIGNED = Gem(momentum=0.0, kappa=2.0, pi_max=1.0, signed_gap=True)
+
+
+def _script(optimizer: str, *, schedule: bool = False, **options: object) -> dict[str, Method]:
+    own = Method("synchronous", optimizer=optimizer, options=options, schedule=schedule)
+    return {f"{optimizer} alone": own, f"{optimizer} moved": replace(own, kind="movement", rule=_SIGNED)}
+
+
+METHODS: Mapping[str, Method] = {
+    **_script("AdamW", schedule=True, betas=(0.9, 0.99), weight_decay=_DECAY),
+    **_script("Adam"),
+    **_script("Adadelta"),
+    **_script("SGD", momentum=0.9),
+    "AdamW: rms, a third": replace(_ADAMW, kind="rms", factor=_THIRD),
+    "AdamW: rms": replace(_ADAMW, kind="rms"),
+    "AdamW: spectral, a third": replace(_ADAMW, kind="spectral", factor=_THIRD),
+    "AdamW: spectral": replace(_ADAMW, kind="spectral"),
+    "Adam: rms, a third": replace(_ADAM, kind="rms", factor=_THIRD),
+    "Adam: rms": replace(_ADAM, kind="rms"),
+    "SGD: gradient, a third": Method("gradient", factor=_THIRD / (1 - 0.9)),
+    "gem": Method("gradient"),
+    "auto": Method("spectral"),
+    "ahead": replace(_AHEAD, rule=Gem(0.0, 1.0, 1.0)),
+    "ahead, signed": replace(_AHEAD, rule=Gem(0.0, 1.0, 1.0, signed_gap=True)),
+    "ahead, kappa 2": replace(_AHEAD, rule=Gem(0.0, 2.0, 1.0)),
+    "ahead, kappa 2, signed": replace(_AHEAD, rule=_SIGNED),
+    "auto, signed": Method("spectral", rule=Gem(signed_gap=True)),
+    "synchronous Adam": Method("synchronous", optimizer="Adam", options={"betas": (0.9, 0.99)}),
+    "synchronous Muon": Method("synchronous", optimizer="Muon"),
+}
+
+TEXT, LARGER, MLP, CNN = "text, 28 k", "text, 107 k", "digits, mlp", "digits, cnn"
+# Steps of each worker.
+_STEPS, _STEPS_OF_MANY = 300, 150
+_CELLS = ((1, ROUND_ROBIN), (3, ROUND_ROBIN), (3, EXPONENTIAL), (8, ROUND_ROBIN), (8, EXPONENTIAL), (32, EXPONENTIAL))
+_RATES = (0.002, 0.001, 0.004, 0.0005)
+
+
+def translations(case: str, alone: str, methods: tuple[str, ...], rates: tuple[float, ...], seed: int) -> Iterator[Run]:
+    """A script's optimizer, alone and as n workers have it; S steps for each worker."""
+    for rate in rates:
+        for workers in sorted({1, *(n for n, _ in _CELLS)}):
+            for steps in {_STEPS, _STEPS_OF_MANY} if workers == 1 else {steps_of(workers)}:
+                yield Run(case, alone, rate, 1, ROUND_ROBIN, workers * steps, seed)
+        for workers, order in _CELLS:
+            for method in methods:
+                yield Run(case, method, rate, workers, order, workers * steps_of(workers), seed)
+
+
+def steps_of(workers: int) -> int:
+    """Steps of each worker."""
+    return _STEPS if workers <= 8 else _STEPS_OF_MANY
+
+
+# As in docs/transformer.json, whose gem and synchronous runs are compared with.
+TEXT_GRADIENTS, DIGITS_GRADIENTS = 4685, 2694
+ALL_CELLS = (
+    (1, ROUND_ROBIN),
+    *((workers, order) for workers in (8, 32, 100) for order in (ROUND_ROBIN, EXPONENTIAL, SLOW)),
+)
+FEW_CELLS = ((1, ROUND_ROBIN), (8, EXPONENTIAL), (32, ROUND_ROBIN), (32, EXPONENTIAL))
+
+
+def defaults(
+    case: str, methods: Mapping[str, tuple[float, ...]], cells: tuple[tuple[int, str], ...], seed: int
+) -> Iterator[Run]:
+    """Scripts without an optimizer; equal gradients in all."""
+    gradients = TEXT_GRADIENTS if case.startswith("text") else DIGITS_GRADIENTS
+    for workers, order in cells:
+        for method, rates in methods.items():
+            for rate in rates:
+                yield Run(case, method, rate, workers, order, gradients, seed)
+
+
+def pilot() -> Iterator[Run]:
+    """Learning rates of the candidates with momentum ahead of the direction, before anything is claimed."""
+    rates = (0.002, 0.004, 0.008)
+    found = {"auto": (0.002,), "ahead": rates, "ahead, signed": rates, "ahead, kappa 2, signed": rates}
+    found |= {"ahead, kappa 2": rates, "auto, signed": (0.002,)}
+    for workers, order in ((8, EXPONENTIAL), (32, ROUND_ROBIN)):
+        for method, tried in found.items():
+            for rate in tried:
+                yield Run(TEXT, method, rate, workers, order, 2400, 0)
+
+
+def own_steps(seed: int) -> Iterator[Run]:
+    """Any other optimizer: its own step, at every step."""
+    scripts = (
+        (MLP, "Adadelta", 1.0),
+        (MLP, "SGD", 0.02),
+        (MLP, "Adam", 0.001),
+        (CNN, "Adadelta", 1.0),
+        (TEXT, "AdamW", 0.002),
+        (TEXT, "Adadelta", 1.0),
+    )
+    for case, optimizer, rate in scripts:
+        for workers in (1, 3, 8):
+            yield Run(case, f"{optimizer} alone", rate, 1, ROUND_ROBIN, workers * _STEPS, seed)
+            for order in (ROUND_ROBIN, EXPONENTIAL) if workers > 1 else (ROUND_ROBIN,):
+                yield Run(case, f"{optimizer} moved", rate, workers, order, workers * _STEPS, seed)
+
+
+def stage(name: str, seed: int) -> Iterator[Run]:
+    """Declare a stage's runs, those that decide most first."""
+    adamw = ("AdamW: spectral", "AdamW: spectral, a third", "AdamW: rms, a third")
+    adam = ("Adam: rms, a third", "Adam: rms")
+    every = (0.002, 0.0007, 0.006)
+    match name:
+        case "pilot":
+            yield from pilot()
+        case "adamw":
+            yield from translations(TEXT, "AdamW alone", adamw, _RATES, seed)
+            for workers, order in _CELLS:
+                yield Run(TEXT, "auto", 0.002, workers, order, workers * steps_of(workers), seed)
+        case "adam":
+            yield from translations(MLP, "Adam alone", adam, _RATES, seed)
+            yield from translations(CNN, "Adam alone", adam, (0.001, 0.002), seed)
+        case "default":
+            yield from defaults(TEXT, {"auto": (0.002,)}, ALL_CELLS, seed)
+            yield from defaults(TEXT, {"auto": every[1:]}, FEW_CELLS, seed)
+        case "digits":
+            yield from defaults(MLP, {"auto": every, "gem": (0.05, 0.1, 0.2)}, ALL_CELLS, seed)
+            yield from defaults(CNN, {"auto": (0.002,), "gem": (0.05, 0.1)}, FEW_CELLS, seed)
+        case "own":
+            yield from own_steps(seed)
+        case _:
+            raise ValueError(f"{name}: there is no such stage")
