@@ -37,6 +37,15 @@ WEIGHT_DECAY = Setting(
 
 LOCAL_STEPS = Setting("local_steps", 1, 1, 1e6, "gradients in a commit, of which it has the mean", whole=True)
 
+SIGNED_GAP = Setting(
+    "signed_gap",
+    0,
+    0,
+    1,
+    "1: others' movement counts only where it goes in the delta's direction; 0: wherever it goes",
+    whole=True,
+)
+
 GEM_SETTINGS = (
     Setting("momentum", 0.9, 0.0, 0.9999, "mu: how long a worker's moment remembers its deltas"),
     Setting("kappa", 1.0, 0.0, 1e6, "amplifies the proxy's energy; 2 is the paper's aggressive setting"),
@@ -46,6 +55,7 @@ GEM_SETTINGS = (
     WEIGHT_DECAY,
     LOCAL_STEPS,
     Setting("local_rate", 0.3, 0.0, 100.0, "size of a worker's steps between commits, in eta; 0: none"),
+    SIGNED_GAP,
 )
 
 PRECONDITION_SETTINGS = (
