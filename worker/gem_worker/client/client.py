@@ -9,6 +9,7 @@ from typing import Self
 
 from gem_core.layout import Layout
 from gem_core.payload import PayloadFormat
+from gem_core.recipe import Recipe
 from gem_core.registry import Direction
 from gem_core.selection import Selection
 from gem_core.shards import Shard
@@ -47,6 +48,8 @@ class Client:
         steps_per_epoch: for a budget in epochs; 0: unknown.
         delta_wire_types, parameter_wire_types: best first; the server chooses.
         directions: that the caller computes, and clipping; see `run_settings`.
+        recipe: how the caller translates its script's optimizer. Under a server that lets the first worker decide, all
+            workers need the same one: `run_settings.recipe` is then this one, else None.
         on_event: default: logging.
         clock, sleep: of retries.
     """
@@ -63,6 +66,7 @@ class Client:
         delta_wire_types: Sequence[WireType] = _FLOAT32,
         parameter_wire_types: Sequence[WireType] = _FLOAT32,
         directions: Sequence[Direction] = (),
+        recipe: Recipe | None = None,
         settings: ClientSettings | None = None,
         on_event: EventSink | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -101,6 +105,7 @@ class Client:
                 delta_wire_types=delta_wire_types,
                 parameter_wire_types=parameter_wire_types,
                 directions=directions,
+                recipe=recipe,
                 session_id=session_id,
                 shard=shard,
             )

@@ -17,6 +17,7 @@ from gemps.v1 import session_pb2
 from gem_core.errors import LayoutError
 from gem_core.layout import Layout
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat, selected_format
+from gem_core.recipe import Recipe
 from gem_core.registry import Direction
 from gem_core.selection import Selection
 from gem_core.shards import Shard
@@ -33,7 +34,15 @@ from gem_worker.client.errors import (
     TornCallError,
 )
 from gem_worker.client.events import ClientEvent, EventKind, EventSink
-from gem_worker.client.messages import Membership, RunState, Version, layout_to_wire, to_wire_types
+from gem_worker.client.messages import (
+    Membership,
+    RunState,
+    Version,
+    layout_to_wire,
+    recipe_of,
+    recipe_to_wire,
+    to_wire_types,
+)
 from gem_worker.client.retry import Patience
 from gem_worker.client.rpc_status import failure
 from gem_worker.client.settings import ClientSettings
@@ -97,6 +106,7 @@ class ClientSession:
         delta_wire_types: Sequence[WireType],
         parameter_wire_types: Sequence[WireType],
         directions: Sequence[Direction],
+        recipe: Recipe | None = None,
         session_id: bytes | None = None,
         shard: Shard | None = None,
     ) -> None:
@@ -120,6 +130,7 @@ class ClientSession:
             device=device,
             steps_per_epoch=steps_per_epoch,
             directions=directions,
+            recipe=recipe_to_wire(recipe) if recipe is not None else None,
         )
         self.layout = self.whole_layout = layout
         self.replace_layout(layout)
@@ -386,10 +397,14 @@ class ClientSession:
         run = membership.run_settings
         if (run.direction != "gradient" or run.clip_norm) and run.direction not in self._request.directions:
             raise ServerMisbehavedError(f"the server chose direction {run.direction}, which this worker did not offer")
+        offered_recipe = recipe_of(self._request.recipe) if self._request.HasField("recipe") else None
+        if run.recipe is not None and run.recipe != offered_recipe:
+            raise ServerMisbehavedError("the server chose another recipe than this worker offered: update it")
         before = self._membership
         if before is not None and chosen != (before.delta_wire_type, before.parameter_wire_type):
             raise ServerMisbehavedError("the restarted server chose other wire types than before: restart this worker")
         if before is not None and run.gradient_handling != before.run_settings.gradient_handling:
             raise ServerMisbehavedError(
-                "the restarted server chose another direction, clip_norm or other local steps: restart this worker"
+                "the restarted server chose another direction, clip_norm or recipe, or other local steps: restart this "
+                "worker"
             )
