@@ -70,14 +70,16 @@ class Recipe:
         _check_name("the optimizer's name", self.optimizer, MAX_OPTIMIZER_BYTES)
         if not 1 <= len(self.groups) <= MAX_GROUPS:
             raise RecipeError(
-                f"the optimizer has {len(self.groups)} parameter groups; a recipe has 1 to {MAX_GROUPS}: merge groups "
+                f"the optimizer has {len(self.groups)} parameter groups; a recipe has 1 to {MAX_GROUPS}: join groups "
                 "with equal settings"
             )
         object.__setattr__(self, "groups", tuple(map(_checked_group, range(len(self.groups)), self.groups)))
         object.__setattr__(self, "group_of_parameter", tuple(self.group_of_parameter))
         for parameter, group in enumerate(self.group_of_parameter):
             if not 0 <= group < len(self.groups):
-                raise RecipeError(f"parameter {parameter} is in group {group}; the recipe has {len(self.groups)}")
+                raise RecipeError(
+                    f"parameter {parameter} is in group {group}: name one of the recipe's {len(self.groups)}"
+                )
 
     def check_parameters(self, count: int) -> None:
         """Raise RecipeError unless the recipe has a group for each of `count` PARAMETERs."""
@@ -127,7 +129,7 @@ def check_decays(decays: tuple[float, ...], groups: int) -> None:
 
 def _checked_group(number: int, group: Mapping[str, float]) -> Mapping[str, float]:
     if len(group) > MAX_GROUP_SETTINGS:
-        raise RecipeError(f"group {number} has {len(group)} settings; at most {MAX_GROUP_SETTINGS} are possible")
+        raise RecipeError(f"group {number} has {len(group)} settings: send at most {MAX_GROUP_SETTINGS}")
     for name, value in group.items():
         _check_name(f"a setting's name in group {number}", name, MAX_SETTING_NAME_BYTES)
         if not math.isfinite(value):

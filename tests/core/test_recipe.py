@@ -65,7 +65,7 @@ def test_equal_recipes_do_not_differ_whatever_the_order_of_their_settings() -> N
         ({"groups": ({"lr": math.nan}, {})}, "group 0: lr is nan"),
         ({"groups": ({}, {"lr": math.inf})}, "group 1: lr is inf"),
         ({"groups": ({}, {"": 1.0})}, "a setting's name in group 1 has 0 bytes"),
-        ({"group_of_parameter": (0, 2, 0)}, "parameter 1 is in group 2; the recipe has 2"),
+        ({"group_of_parameter": (0, 2, 0)}, "parameter 1 is in group 2: name one of the recipe.s 2"),
         ({"group_of_parameter": (0, -1, 0)}, "parameter 1 is in group -1"),
     ],
 )
