@@ -66,9 +66,16 @@ PRECONDITION_SETTINGS = (
 
 
 def default_eta(settings: Mapping[str, Any]) -> float:
-    """Smaller where eta is the size of a step."""
-    usual = {"precondition": "none", "direction": "gradient"}
-    return 0.05 if all(settings.get(name, value) == value for name, value in usual.items()) else 0.001
+    """Smaller where eta is the size of a step.
+
+    Under rule `auto` without a direction it is that of direction `auto`; a worker's Join may decide otherwise.
+    """
+    precondition, direction = settings.get("precondition", "none"), settings.get("direction", "gradient")
+    if precondition != "none":
+        return 0.001
+    if direction == "auto" or (direction == "gradient" and settings.get("rule") == "auto"):
+        return 0.002
+    return 0.05 if direction == "gradient" else 0.001
 
 
 def check_settings(rule: str, known: Sequence[Setting], given: Mapping[str, Any]) -> dict[str, float]:

@@ -83,6 +83,14 @@ class UpdateRule:
         self._vectors: tuple[NDArray[np.float32], ...] = ()
         self.scalars_of_run = dict(self.first_scalars)
 
+    def change_settings(self, settings: Mapping[str, float]) -> None:
+        """Become a new rule with these settings, before `begin`, the first worker and the first commit.
+
+        Kernels that are loaded stay so. Raises RuleError without changes, as the constructor.
+        """
+        is_warm = self._is_warm
+        vars(self).update(vars(type(self)(settings)), _is_warm=is_warm)
+
     def begin(self, layout: Layout) -> None:
         """See the tensors, before the first worker."""
 

@@ -22,7 +22,7 @@ async def test_join_answers_with_the_runs_settings(serve: Serve) -> None:
     settings = answer.settings
     assert settings.rule == "gem"
     gem = {"momentum": 0.9, "kappa": 2.0, "pi_min": 0, "pi_max": 5, "epsilon": 1e-12, "weight_decay": 0}
-    gem |= {"local_steps": 1, "local_rate": 0.3}
+    gem |= {"local_steps": 1, "local_rate": 0.3, "signed_gap": 0}
     assert dict(settings.rule_settings) == gem
     assert (settings.eta, answer.next_eta) == (0.01, 0.01)
     assert settings.eta_schedule == run_pb2.ETA_SCHEDULE_CONSTANT

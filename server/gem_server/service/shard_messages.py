@@ -34,6 +34,7 @@ from gem_server.shards.operations import (
     RecordEnded,
     RecordWritten,
     Report,
+    RuleDecided,
     SessionRefused,
     ShardState,
     SnapshotOrdered,
@@ -94,6 +95,10 @@ def _put_operation(operation: Operation, message: shards_pb2.Operation) -> None:
             message.checkpoint_complete.number = number
         case SnapshotOrdered(clock):
             message.snapshot_ordered.clock = clock
+        case RuleDecided(recipe):
+            message.rule_decided.SetInParent()
+            if recipe is not None:
+                message.rule_decided.recipe.CopyFrom(messages.recipe_to(recipe))
 
 
 def operation_from(message: shards_pb2.Operation) -> Operation | None:
@@ -264,4 +269,5 @@ _OPERATIONS: dict[str, Callable[[Any], Operation]] = {
     "checkpoint_cut": lambda one: CheckpointCut(one.number),
     "checkpoint_complete": lambda one: CheckpointComplete(one.number),
     "snapshot_ordered": lambda one: SnapshotOrdered(one.clock),
+    "rule_decided": lambda one: RuleDecided(messages.recipe_from(one.recipe) if one.HasField("recipe") else None),
 }

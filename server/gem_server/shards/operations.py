@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from gem_core import Layout, WireType
+from gem_core.recipe import Recipe
 from gem_core.shards import Shard
 from gem_server.errors import RefusedError
 from gem_server.telemetry.run_totals import RunTotals
@@ -88,6 +89,13 @@ class ParametersOrdered:
     """Install the first parameters."""
 
     session_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RuleDecided:
+    """The first worker has decided the rule: the run's recipe, or that it has none."""
+
+    recipe: Recipe | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +234,7 @@ Operation: TypeAlias = (
     | CheckpointCut
     | CheckpointComplete
     | SnapshotOrdered
+    | RuleDecided
 )
 Report: TypeAlias = (
     PieceHeld

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing_extensions import override
 
 from gem_core import Statistics
+from gem_core.recipe import Recipe
 from gem_core.shards import Shard
 from gem_server.errors import Reason, RefusedError, StartupError
 from gem_server.flow.commit_order import CommitOrder, Piece
@@ -39,6 +40,7 @@ from gem_server.shards.operations import (
     Ready,
     RecordWritten,
     Report,
+    RuleDecided,
     SessionRefused,
     ShardState,
     SnapshotOrdered,
@@ -393,6 +395,10 @@ class PrimaryOrder(CommitOrder, CommitObserver):
     @override
     def forgotten(self, session: Session) -> None:
         self._send(Forgotten(session.session_id))
+
+    def rule_decided(self, recipe: Recipe | None) -> None:
+        """Announce what the first worker has decided."""
+        self._send(RuleDecided(recipe))
 
     def finished(self, reason: str) -> None:
         """Announce the run's end."""

@@ -1,8 +1,10 @@
 """The recipe of the run: how the optimizer of its workers' scripts is translated (gem_core/recipe.py)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from gem_core.recipe import Recipe
+from gem_core.recipe import Recipe, RecipeKind
 
 
 @dataclass(slots=True)
@@ -16,3 +18,24 @@ class RunRecipe:
 
     recipe: Recipe | None = None
     is_bound: bool = True
+
+
+def recipe_record(recipe: Recipe | None) -> dict[str, Any] | None:
+    """JSON values of a recipe, for checkpoints."""
+    if recipe is None:
+        return None
+    return {
+        "kind": recipe.kind.value,
+        "optimizer": recipe.optimizer,
+        "groups": [dict(group) for group in recipe.groups],
+        "group_of_parameter": list(recipe.group_of_parameter),
+    }
+
+
+def read_recipe(record: Mapping[str, Any] | None) -> Recipe | None:
+    """The recipe of `recipe_record`. Raises KeyError, TypeError or ValueError."""
+    if record is None:
+        return None
+    groups = tuple({str(name): float(value) for name, value in group.items()} for group in record["groups"])
+    parameters = tuple(int(group) for group in record["group_of_parameter"])
+    return Recipe(RecipeKind(record["kind"]), str(record["optimizer"]), groups, parameters)

@@ -11,7 +11,7 @@ from google.protobuf.descriptor import EnumDescriptor
 
 from gem_core.errors import RecipeError
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
-from gem_core.recipe import Recipe, RecipeKind
+from gem_core.recipe import Recipe
 from gem_core.selection import Selection
 from gem_core.shards import combined
 from gem_core.wire_types import WireType
@@ -290,12 +290,12 @@ def recipe_of(message: run_pb2.Recipe) -> Recipe:
     """Decode. Raises ServerMisbehavedError if it is not legal."""
     try:
         return Recipe(
-            RecipeKind(message.kind),
+            message.kind,  # type: ignore[arg-type] # checked there
             message.optimizer,
             tuple(dict(group.settings) for group in message.groups),
             tuple(message.group_of_parameter),
         )
-    except (RecipeError, ValueError) as error:
+    except RecipeError as error:
         raise ServerMisbehavedError(
             f"the server sent a recipe that is not legal: {error}; update this client"
         ) from None
