@@ -36,8 +36,9 @@ class WorkerSettings(BaseSettings):
     task: TaskName = Field(
         default="digits",
         description="What to learn. digits: real handwritten digits, which need no download. digits28: the same ones, "
-        "enlarged to 28 x 28 pixels. generated-images: random images, to measure throughput. text: the next byte of a "
-        "text.",
+        "enlarged to 28 x 28 pixels. fashion-mnist: photographs of clothes, from Debian's package "
+        "dataset-fashion-mnist if it is installed. generated-images: random images, to measure throughput. text: the "
+        "next byte of a text.",
     )
     model: str = Field(
         default="",
@@ -46,8 +47,8 @@ class WorkerSettings(BaseSettings):
     )
     dataset_dir: Path = Field(
         default=Path("data"),
-        description="Folder that holds the data set's files, as torchvision lays them out. Tasks that need no files "
-        "do not read it.",
+        description="Folder that holds the data set's files, as torchvision lays them out; for mnist and fashion-mnist "
+        "also the folder of the four idx files themselves, plain or gzipped. Tasks that need no files do not read it.",
     )
     download: bool = Field(
         default=False,
