@@ -340,10 +340,18 @@ def printable(text: str, limit: int = 24) -> str:
 
 
 def rule_name(settings: Mapping[str, Any]) -> str:
-    """Rule with preconditioner and direction; empty if unknown."""
+    """Rule with preconditioner and direction, or by whose optimizer; empty if unknown."""
     rule, precondition = str(settings.get("rule") or ""), settings.get("precondition")
+    if recipe := settings.get("recipe"):
+        return f"{rule} by {printable(str(recipe.get('optimizer')))}"
     rule += f" with {precondition}" if precondition else ""
     return f"{rule} of {settings['direction']} directions" if settings.get("direction") else rule
+
+
+def rule_line(status: Status) -> str:
+    """What the run does with commits, and who decided it, in one line; "-" if unknown."""
+    told = printable(str(status.get("rule", "")), 500)  # absent of older servers
+    return told.removeprefix("rule ") or rule_name(status.get("settings", {})) or "-"
 
 
 def facts(status: Status) -> list[tuple[str, str]]:
@@ -358,12 +366,13 @@ def facts(status: Status) -> list[tuple[str, str]]:
 
 def _facts_of_settings(status: Status) -> list[tuple[str, str]]:
     settings = status.get("settings", {})
-    rule = " ".join(f"{name}={number(value)}" for name, value in sorted(settings.get("rule_settings", {}).items()))
+    numbers = " ".join(f"{name}={number(value)}" for name, value in sorted(settings.get("rule_settings", {}).items()))
     budget = ", ".join(
         f"{number(amount)} {name}" for name, amount in settings.get("budget", {}).items() if float(amount) > 0
     )
     return [
-        ("rule", f"{rule_name(settings) or '-'} {rule}".strip()),
+        ("rule", rule_line(status)),
+        ("rule settings", numbers or "none"),
         ("eta", f"{number(status.get('next_eta'))} now, {number(settings.get('eta'))} set"),
         ("budget", budget or "none"),
         ("order", str(settings.get("order", "")).rpartition("ORDER_")[2].lower().replace("_", "-")),

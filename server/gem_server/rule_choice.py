@@ -137,11 +137,13 @@ class RuleChoice:
             return f"rule {self.rule.name} by the first worker's {recipe.optimizer} ({_summary(recipe)})"
         if not self.is_decided:
             return f"rule {AUTO}: the first worker decides"
-        name = f"{AUTO}: {self.rule.name}" if self._settings.is_auto else self.rule.name
-        parts = [name]
+        is_auto = self._settings.is_auto
+        parts = [f"{AUTO}: {self.rule.name}" if is_auto else self.rule.name]
         if self.rule.precondition != "none":
             parts.append(f"precondition {self.rule.precondition}")
-        return f"rule {', '.join(parts)}, direction {self.direction}, eta {self._run.schedule.eta:g}"
+        if is_auto or self.direction != "gradient":
+            parts.append(f"direction {self.direction}")
+        return f"rule {', '.join(parts)}, eta {self._run.schedule.eta:g}"
 
     def _decide(self, recipe: Recipe | None, direction: Direction) -> None:
         if self.is_decided and (recipe, direction) == (self.recipe, self.direction):

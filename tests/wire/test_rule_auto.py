@@ -225,7 +225,7 @@ async def test_a_server_whose_rule_is_named_binds_no_recipe(serve: Serve) -> Non
     assert (settings.rule, settings.eta) == ("gem", 0.01)
     other = (await serving.worker().join(recipe=recipe(optimizer="Adam"))).settings
     assert other == (await serving.worker().join()).settings == settings
-    assert await rule_of(serving) == "rule gem, direction gradient, eta 0.01"
+    assert await rule_of(serving) == "rule gem, eta 0.01"
 
 
 def _many(groups: int, settings: int) -> run_pb2.Recipe:
