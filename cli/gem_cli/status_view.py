@@ -1,7 +1,7 @@
 """Formats a `gemps.v1.RunStatus`, as a dict."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -333,6 +333,11 @@ def wire_types(worker: Status) -> str:
     return f"{deltas} deltas and {parameters} parameters"
 
 
+def wire_type_counts(workers: Iterable[Status]) -> dict[str, int]:
+    """How many workers have which wire types."""
+    return dict(sorted(Counter(filter(None, map(wire_types, workers))).items()))
+
+
 def printable(text: str, limit: int = 24) -> str:
     """A peer's text in at most `limit` characters, with escapes for characters that people would not see."""
     shown = escape_invisible(text)
@@ -408,8 +413,8 @@ def _facts_of_workers(status: Status) -> list[tuple[str, str]]:
     ways = Counter(way for way in map(exchange, workers) if way in _TRANSPORTS.values())
     if ways:
         found.append(("exchange", ", ".join(f"{count} over {way}" for way, count in sorted(ways.items()))))
-    if wires := Counter(filter(None, map(wire_types, workers))):
-        found.append(("wire types", "; ".join(f"{count} with {types}" for types, count in sorted(wires.items()))))
+    if wires := wire_type_counts(workers):
+        found.append(("wire types", "; ".join(f"{count} with {types}" for types, count in wires.items())))
     return found
 
 

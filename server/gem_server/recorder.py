@@ -131,6 +131,18 @@ class Recorder(CommitObserver):
             }
         )
 
+    def wire_types_changed(self, session: Session) -> None:
+        """Record that a session sends and receives other wire types from now on."""
+        join_info = session.join_info
+        self._append(
+            {
+                "event": "wire-types",
+                "session": session.number,
+                "delta_wire_type": join_info.delta_wire_type.name,
+                "parameter_wire_type": join_info.parameter_wire_type.name,
+            }
+        )
+
     def left(self, session: Session) -> None:
         """Record the end of a session."""
         self._append({"event": "left", "session": session.number, "state": session.worker.state.value})

@@ -681,6 +681,7 @@ class Server:
         if self._recorder is not None:
             self.sessions.on_join.append(self._recorder.joined)
             self.sessions.on_end.append(self._recorder.left)
+            self.sessions.on_wire_types.append(self._recorder.wire_types_changed)
         if self.secondary is None:
             self.sessions.on_end.append(self.applier.session_ended)
         self.run.on_change.append(run_changed)

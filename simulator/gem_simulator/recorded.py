@@ -125,6 +125,8 @@ def _read(path: Path) -> Recorded:
         elif name == "joined":
             _refuse(any(other["rank"] == event["rank"] for other in joined.values()), path, "a worker joined twice")
             joined[event["session"]] = event
+        elif name == "wire-types":
+            _refuse(True, path, "a worker changed its wire types during the run (record with --network fast)")
         elif name == "pulled":
             _refuse(not event["reset"], path, "a worker pulled again during the run")
         elif name == "committed":

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gem_core.registry import DIRECTIONS
-from gem_core.wire_types import WireType
 from gem_worker.adapter import describe_adapter
 from gem_worker.batch_watch import BatchWatch
 from gem_worker.client import (
@@ -31,7 +30,7 @@ from gem_worker.client import (
     Version,
 )
 from gem_worker.client.engine import default_worker_name
-from gem_worker.client.settings import WIRE_VARIABLES
+from gem_worker.client.events import log_event
 from gem_worker.errors import (
     MAX_IGNORED_ENDS,
     MAX_SKIPPED_IN_A_ROW,
@@ -48,12 +47,12 @@ from gem_worker.local_steps import LocalState, LocalSteps
 from gem_worker.loss_scaler import LossScaler
 from gem_worker.model_tensors import ScriptTensors, inspect_model
 from gem_worker.optimizer_watch import OptimizerWatch
-from gem_worker.settings import REMOVED_WIRE_TYPES, WireName
+from gem_worker.settings import NetworkName, WireName
 from gem_worker.termination import COMMIT_SECONDS, TerminatedError, termination
 from gem_worker.transfer import Staged, Transfer
 from gem_worker.warning_file import hand_over_warnings
 from gem_worker.weight_watch import WeightWatch
-from gem_worker.wire_names import WIRE_TYPES
+from gem_worker.wire_choice import WireChoice, offer
 
 _log = logging.getLogger(__name__)
 
@@ -130,8 +129,10 @@ class ParameterServer:
         every: H; "auto": 8 times the worker's speed over the median, 1 to 32.
         steps_per_epoch: batches; required for budgets in epochs.
         delta_wire: "float32", "bfloat16", "int4" or "sparse" (docs/deploy.md, "Capacity").
-            Default: GEMPS_DELTA_WIRE, or "float32".
-        parameter_wire: likewise; "int4" and "sparse" are differences. Default: GEMPS_PARAMETER_WIRE, or "float32".
+            Default: GEMPS_DELTA_WIRE, or by `network`.
+        parameter_wire: likewise; "int4" and "sparse" are differences. Default: GEMPS_PARAMETER_WIRE, or by `network`.
+        network: if no wire type is named, "auto" lets the first exchanges decide whether narrow ones are needed
+            (docs/deploy.md, "Capacity"); "fast": float32; "slow": int4. Default: GEMPS_NETWORK, or "auto".
         keep_local: tensors that do not train and that the script changes itself, such as a target network: they stay
             in this worker. Names as in `model.state_dict()`, or names of modules, or either with wildcards (fnmatch).
         send_frozen: likewise, but these travel with each commit as BUFFERs do: the run has the newest worker's values.
@@ -156,6 +157,7 @@ class ParameterServer:
         steps_per_epoch: int = 0,
         delta_wire: WireName | None = None,
         parameter_wire: WireName | None = None,
+        network: NetworkName | None = None,
         keep_local: Sequence[str] = (),
         send_frozen: Sequence[str] = (),
         on_join: Callable[[Membership], None] | None = None,
@@ -195,18 +197,22 @@ class ParameterServer:
         self._script_tensors = ScriptTensors(_names("keep_local", keep_local), _names("send_frozen", send_frozen))
         # Frozen tensors may still change: join() hashes them.
         layout, tensors = inspect_model(model, self._script_tensors, hashes=False)
+        offered = offer(delta_wire, parameter_wire, network)
+        self._on_event = on_event or log_event
         self._client = Client(
             address,
             worker_name=name or os.environ.get("GEMPS_WORKER_NAME") or default_worker_name(),
             layout=layout,
             device=device or str(tensors[0].tensor.device),
             steps_per_epoch=-(-steps_per_epoch // self.every),
-            delta_wire_types=_offer("delta_wire", delta_wire),
-            parameter_wire_types=_offer("parameter_wire", parameter_wire),
+            delta_wire_types=offered.deltas,
+            parameter_wire_types=offered.parameters,
             directions=DIRECTIONS,
             settings=client_settings,
             on_event=on_event,
         )
+        self._may_choose_wire_types = offered.is_open
+        self._wire_choice: WireChoice | None = None
         self._joined: tuple[FlatModel, Transfer, LossScaler] | None = None
         # Neither watches with `optimizer`, whose steps and whatever else changes the parameters are committed.
         self._optimizer_watch: OptimizerWatch | None = None
@@ -261,6 +267,8 @@ class ParameterServer:
             self._local = LocalSteps(flat, run.worker_step)
             self._local_state = self._local.new_state()
             self._joined = flat, transfer, LossScaler(flat)
+            if self._may_choose_wire_types:
+                self._wire_choice = WireChoice(self._client, transfer, membership, flat.layout.parameter_count)
             self._batch_watch = BatchWatch(self.model)
             if self._optimizer is not None:
                 self._optimizer.attach(flat)
@@ -345,6 +353,7 @@ class ParameterServer:
             scaling.update(scaler)
         self._count_skipped(staged)
         self._finished |= self._client.run_state is RunState.FINISHED
+        self._choose_wire_types(report)
         return report
 
     def exchange(self, loss: Tensor | float | None = None, samples: int = 0) -> StepReport:
@@ -375,6 +384,7 @@ class ParameterServer:
             local.restart()
         self._count_skipped(staged)
         self._finished |= self._client.run_state is RunState.FINISHED
+        self._choose_wire_types(report)
         return report
 
     def unscale_(self, scaler: object) -> None:
@@ -509,6 +519,20 @@ class ParameterServer:
             applied, False, verdict, self.version, loss, samples, eta, compute, copy, exchange
         )
         return self.last_report
+
+    def _choose_wire_types(self, report: StepReport) -> None:
+        """Measure the exchange of a commit that was settled and installed; this may change the wire types."""
+        choice = self._wire_choice
+        if choice is None or choice.is_settled or self._finished or not report.applied:
+            return
+        event = choice.add(report.compute_seconds + report.copy_seconds, report.exchange_seconds)
+        if event is not None:
+            self._on_event(event)
+        if self._client.version is None:  # the server was restarted at that moment
+            transfer = self._require_joined()[1]
+            self._bring_parameters(transfer, has_parameters=self._client.membership.has_parameters)
+            if self._optimizer is not None:
+                self._optimizer.installed(None)
 
     def _watch(self, verdict: Verdict, eta: float) -> None:
         """Look for what is silently wrong with a script."""
@@ -649,16 +673,6 @@ class ParameterServer:
         if self._joined is None:
             raise RuntimeError("not a worker yet: use `with ParameterServer(...) as ps:`, or call ps.join() first")
         return self._joined
-
-
-def _offer(argument: str, name: WireName | None) -> tuple[WireType, ...]:
-    variable = WIRE_VARIABLES[argument]
-    chosen, source = (os.environ.get(variable) or "float32", variable) if name is None else (name, argument)
-    if chosen in REMOVED_WIRE_TYPES:
-        raise ValueError(f"{source}={chosen!r} is gone: use {REMOVED_WIRE_TYPES[chosen]}")
-    if chosen not in WIRE_TYPES:
-        raise ValueError(f"{source}={chosen!r} is no wire type here; use one of {', '.join(WIRE_TYPES)}")
-    return tuple(dict.fromkeys((WIRE_TYPES[chosen], WireType.FLOAT32)))
 
 
 def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -324,9 +324,9 @@ def _worker(
         if figures.recent:
             recent = figures.recent
             status.recent_mean_pi, status.recent_blocked_fraction, status.recent_clamped_fraction = recent
-    if session is not None:
-        status.delta_wire_type = int(session.join_info.delta_wire_type)  # type: ignore[assignment]
-        status.parameter_wire_type = int(session.join_info.parameter_wire_type)  # type: ignore[assignment]
+    if worker.wire_types is not None:
+        deltas, parameters = worker.wire_types
+        status.delta_wire_type, status.parameter_wire_type = int(deltas), int(parameters)  # type: ignore[assignment]
     if session is not None and session.transport is not None:
         status.transport = _TRANSPORTS[session.transport]
     if session is not None and session.held is not None:

@@ -16,7 +16,7 @@ MAX_TOGETHER = 32
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A session was admitted; `layout`: this shard's. The message has the whole model's."""
+    """A session was admitted, or has changed its wire types. `layout`: this shard's; the message has the model's."""
 
     session_id: bytes
     worker_name: str

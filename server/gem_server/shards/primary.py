@@ -155,6 +155,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         """Follow joins and ends of sessions."""
         self._sessions = sessions
         sessions.on_join.append(self._joined)
+        sessions.on_wire_types.append(self._joined)
         sessions.on_end.append(self._ended)
 
     @property
@@ -405,6 +406,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         self._send(Finished(reason))
 
     def _joined(self, session: Session) -> None:
+        """Send a session, or the wire types that it has changed."""
         info = session.join_info
         self._send(
             Joined(

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gem_core import WireType
 from gem_server.telemetry.worker_telemetry import WorkerTelemetry
 
 
@@ -20,7 +21,7 @@ class WorkerState(Enum):
 
 @dataclass(slots=True)
 class Worker:
-    """One worker, by name."""
+    """One worker, by name. `wire_types`: of deltas and parameters, as the newest Join settled them; None before it."""
 
     name: str
     rank: int
@@ -30,6 +31,7 @@ class Worker:
     device: str = ""
     host_name: str = ""
     engine: str = ""
+    wire_types: tuple[WireType, WireType] | None = None
     state: WorkerState = WorkerState.JOINED
     sessions: int = 0
     commits: int = 0

@@ -29,6 +29,8 @@ from gem_worker.client.settings import ClientSettings
 from gem_worker.client.shards import SHARD_PATIENCE_SECONDS, Shards, address_of
 
 _FLOAT32 = (WireType.FLOAT32,)
+# Heartbeats, of which the fastest counts: the others met a busy processor.
+ROUND_TRIPS = 3
 
 
 class Client:
@@ -183,8 +185,54 @@ class Client:
             self._shards.join_all()
         return membership
 
+    def change_wire_types(self, deltas: WireType, parameters: WireType) -> Membership:
+        """Use other wire types from the next commit on; call this between two commits.
+
+        The session goes on: nothing is pulled, dropped or applied twice, and the worker's moment stays. Only if the
+        session or its server was lost at that moment `version` is None afterwards: then pull(), after initialize() if
+        the result has no parameters.
+
+        Returns:
+            The membership, with the wire types that hold now. An earlier server may keep those before.
+
+        Raises:
+            MisuseError: the version held is unknown, or payloads go through shared memory, which has float32 only.
+            ServerRefusedError: MEMORY, for differences of parameters; nothing has changed.
+            ServerUnavailableError: as join().
+        """
+        self._check_member()
+        session = self._session
+        if session.version is None:
+            raise MisuseError("pull() first: wire types change between two commits")
+        if session.open_shared() is not None:
+            raise MisuseError("payloads go through shared memory, which has float32 only: leave the wire types")
+        self._primary.committer.drop_stream()
+        session.change_wire_types(deltas, parameters)
+        if self._shards is not None:
+            self._shards.change_wire_types(deltas, parameters)
+        self._whole = None
+        return session.membership
+
+    @property
+    def is_server_here(self) -> bool:
+        """Whether the server is on this machine, so that no network limits the exchange."""
+        return self._session.is_server_here
+
+    def round_trip(self) -> float | None:
+        """Seconds that the fastest of a few heartbeats takes; None if the server does not answer one."""
+        self._check_member()
+        found = []
+        for _ in range(ROUND_TRIPS):
+            started = time.perf_counter()
+            if isinstance(self._session.probe(), str):
+                return None
+            found.append(time.perf_counter() - started)
+        return min(found)
+
     def _connect_shard(self, address: str, shard: Shard) -> Connection:
-        return self._connect(address_of(address, self.address), self._session.session_id, shard)
+        connection = self._connect(address_of(address, self.address), self._session.session_id, shard)
+        connection.session.offer(*self._session.offered)
+        return connection
 
     def initialize(self, payload: memoryview, *, adapter: bytes = b"") -> bool:
         """Upload the first parameters: PARAMETERs as float32, BUFFERs. Call pull() next.

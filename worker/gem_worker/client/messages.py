@@ -141,6 +141,11 @@ class Membership:
     shards: tuple[str, ...] = ()
     progress: float = 0.0
 
+    @property
+    def wire_types(self) -> tuple[WireType, WireType]:
+        """Of deltas and parameters."""
+        return self.delta_wire_type, self.parameter_wire_type
+
     @classmethod
     def from_wire(cls, response: session_pb2.JoinResponse) -> Self:
         """Decode."""

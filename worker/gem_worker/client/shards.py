@@ -88,6 +88,25 @@ class Shards:
             one.session.join()
             one.watchdog.start()
 
+    def change_wire_types(self, deltas: WireType, parameters: WireType) -> None:
+        """Follow the primary, whose session has these wire types now.
+
+        The other servers hear of them from the primary, so one may still answer with those before. If one was lost,
+        join anew everywhere: then only a pull may follow.
+        """
+        session = self._primary.session
+        try:
+            for one in self._others:
+                one.committer.drop_stream()
+                while one.session.change_wire_types(deltas, parameters).wire_types != session.membership.wire_types:
+                    self._patience.failed("a shard has not heard of the new wire types yet", report=False)
+                if one.session.version is None:
+                    raise SessionLostError("a shard was restarted")
+        except (ServerUnavailableError, SessionLostError, ServerRefusedError) as error:
+            self._rejoin(str(error))
+        else:
+            self._patience.succeeded()
+
     def initialize(self, payload: memoryview, adapter: bytes) -> bool:
         """Upload the first parameters; return whether they were accepted."""
 
