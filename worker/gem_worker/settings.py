@@ -101,8 +101,8 @@ class WorkerSettings(BaseSettings):
     )
     network: NetworkName = Field(
         default="auto",
-        description="How wire types are chosen where neither --delta-wire nor --parameter-wire is given. auto: float32 at "
-        "first; if the exchange with a server on another machine then takes more than a quarter of a step, the worker "
+        description="How wire types are chosen where neither --delta-wire nor --parameter-wire is given. auto: float32 "
+        "at first; if the exchange with a server on another machine takes more than a quarter of a step, the worker "
         "changes to narrower types, and says so. Not in round-robin runs, which repeat bit for bit. fast: always "
         "float32. slow: int4 from the beginning.",
     )
