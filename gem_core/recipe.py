@@ -14,6 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from gem_core.errors import RecipeError
+from gem_core.layout import Layout
 from gem_core.visible_text import describe_invisible, find_invisible
 
 __all__ = ["MAX_GROUPS", "MAX_GROUP_SETTINGS", "Recipe", "RecipeKind", "check_decays"]
@@ -37,8 +38,11 @@ class RecipeKind(StrEnum):
 
 # The settings of rule `gem` that differ from its defaults. One worker's movement is then applied exactly as it is: with
 # momentum 0 and kappa 2 the budget is twice the movement, of which pi_max = 1 takes what nobody else has moved already.
+# epsilon is the least that the rule takes, because movements below it are shortened.
 _RULE_SETTINGS: Mapping[RecipeKind, Mapping[str, float]] = {
-    RecipeKind.MOVEMENT: MappingProxyType({"momentum": 0.0, "kappa": 2.0, "pi_max": 1.0, "signed_gap": 1.0}),
+    RecipeKind.MOVEMENT: MappingProxyType(
+        {"momentum": 0.0, "kappa": 2.0, "pi_max": 1.0, "signed_gap": 1.0, "epsilon": 1e-30}
+    ),
 }
 
 
@@ -88,6 +92,11 @@ class Recipe:
                 f"the recipe has groups for {len(self.group_of_parameter)} parameters, and the layout has {count} "
                 "PARAMETER tensors: name the group of each of them"
             )
+
+    def groups_of(self, layout: Layout) -> tuple[int, ...]:
+        """The group of each PARAMETER of a layout, which may be a shard of the model's."""
+        groups = dict(zip((spec.name for spec in layout.whole.parameters), self.group_of_parameter, strict=True))
+        return tuple(groups[spec.name] for spec in layout.parameters)
 
     def rule_settings(self) -> Mapping[str, float]:
         """The settings of rule `gem` in a run with this recipe; those not named have their defaults."""

@@ -9,6 +9,7 @@ from gem_core.errors import RuleError
 __all__ = [
     "GEM_SETTINGS",
     "LOCAL_STEPS",
+    "PRECONDITIONED_SETTINGS",
     "PRECONDITION_SETTINGS",
     "WEIGHT_DECAY",
     "Setting",
@@ -46,7 +47,7 @@ SIGNED_GAP = Setting(
     whole=True,
 )
 
-GEM_SETTINGS = (
+_GEM_SETTINGS = (
     Setting("momentum", 0.9, 0.0, 0.9999, "mu: how long a worker's moment remembers its deltas"),
     Setting("kappa", 1.0, 0.0, 1e6, "amplifies the proxy's energy; 2 is the paper's aggressive setting"),
     Setting("pi_min", 0.0, -1e6, 1e6, "least factor; below 0 runs of five workers and more diverge"),
@@ -55,14 +56,17 @@ GEM_SETTINGS = (
     WEIGHT_DECAY,
     LOCAL_STEPS,
     Setting("local_rate", 0.3, 0.0, 100.0, "size of a worker's steps between commits, in eta; 0: none"),
-    SIGNED_GAP,
 )
+
+GEM_SETTINGS = (*_GEM_SETTINGS, SIGNED_GAP)
 
 PRECONDITION_SETTINGS = (
     Setting("beta2", 0.99, 0.0, 0.999999, "how long the mean square of the gradients remembers"),
     Setting("precondition_epsilon", 1e-8, 1e-30, 1.0, "added to the root of the mean square"),
     Setting("precondition_cap", 5.0, 1e-3, 1e6, "largest step of an element, in eta; for rarely used elements"),
 )
+
+PRECONDITIONED_SETTINGS = (*_GEM_SETTINGS, *PRECONDITION_SETTINGS)
 
 
 def default_eta(settings: Mapping[str, Any]) -> float:

@@ -3,13 +3,19 @@
 In this order:
 
     m_w   <- mu * m_w + delta
-    pi    =  clamp((kappa * |m_w| - |theta - s_w|) / (|delta| + epsilon), pi_min, pi_max)
+    gap   =  |theta - s_w|, or with the setting signed_gap max(0, sign(delta) * (theta - s_w))
+    pi    =  clamp((kappa * |m_w| - gap) / (|delta| + epsilon), pi_min, pi_max)
     theta <- theta + pi * delta
     s_w   <- theta
 
 Unlike the paper's, pi is computed when the delta is applied, so theta - s_w is exact. The clamp is only in the paper's
 code; without its lower end, runs of five or more workers diverge. One worker is not momentum SGD: its update is
 sign(delta) * min(|m|, pi_max * |delta|).
+
+The signed gap is not in the paper. It takes from a delta only what other workers have moved in its own direction since
+the snapshot, which they have done in its place; what they moved against it does not shorten it. With momentum 0, kappa
+2 and pi_max 1 a delta is a worker's whole step, as its own optimizer makes it, and a worker that is alone gets exactly
+that where |delta| >= epsilon.
 """
 
 from __future__ import annotations
@@ -28,12 +34,21 @@ from gem_core.rules.decay import DecayingRule
 from gem_core.rules.interface import RuleState, WorkerStep
 from gem_core.rules.kernel import Kernel
 
-__all__ = ["Gem", "gem_element"]
+__all__ = ["NOT_SIGNED", "Gem", "gem_element"]
+
+# For `most_opposed`: without a limit, so that the gap is |theta - s|.
+NOT_SIGNED = np.float32(math.inf)
 
 
-def _gem_update(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon):  # type: ignore[no-untyped-def]
+def _gem_update(  # type: ignore[no-untyped-def]
+    theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon, most_opposed
+):  # fmt: skip
     moment = mu * moment + delta
-    pi = (kappa * abs(moment) - abs(theta - snapshot)) / (abs(delta) + epsilon)
+    drift = theta - snapshot
+    gap = abs(drift)
+    most = most_opposed if (drift < np.float32(0)) != (delta < np.float32(0)) else np.float32(math.inf)
+    gap = most if gap > most else gap
+    pi = (kappa * abs(moment) - gap) / (abs(delta) + epsilon)
     pi = pi_min if pi < pi_min else pi
     pi = pi_max if pi > pi_max else pi
     update = pi * delta
@@ -64,6 +79,8 @@ class Gem(DecayingRule):
         self._constants = tuple(
             np.float32(chosen[name]) for name in ("momentum", "kappa", "pi_min", "pi_max", "epsilon")
         )
+        # The most that a drift against the delta counts. Preconditioned rules have no signed gap.
+        self._constants += (np.float32(0) if chosen.get("signed_gap") else NOT_SIGNED,)
         self._limits, self._proxy_scale = self._constants[2:4], chosen["kappa"]
 
     @property
@@ -93,12 +110,14 @@ class Gem(DecayingRule):
         deltas: NDArray[np.float32],
         at: NDArray[np.int64] | slice,
     ) -> NDArray[np.float32]:
-        mu, kappa, least, most, epsilon = self._constants
+        mu, kappa, least, most, epsilon, most_opposed = self._constants
         (moment,) = state.vectors
         with np.errstate(over="ignore", invalid="ignore"):  # diverging runs
             moments = mu * moment[at] + deltas
             drifts = parameters[at] - state.snapshot[at]
-            pi: NDArray[np.float32] = (kappa * np.abs(moments) - np.abs(drifts)) / (np.abs(deltas) + epsilon)
+            gaps = np.abs(drifts)
+            gaps = np.where((drifts < 0) != (deltas < 0), np.minimum(gaps, most_opposed), gaps)
+            pi: NDArray[np.float32] = (kappa * np.abs(moments) - gaps) / (np.abs(deltas) + epsilon)
             return np.clip(pi, least, most, out=pi)
 
     def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:

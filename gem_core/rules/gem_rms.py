@@ -20,7 +20,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_core.rule_settings import GEM_SETTINGS, PRECONDITION_SETTINGS
+from gem_core.rule_settings import PRECONDITIONED_SETTINGS
 from gem_core.rules.gem import Gem, gem_element
 from gem_core.rules.interface import RuleState
 from gem_core.rules.kernel import Kernel
@@ -43,7 +43,7 @@ def _gem_rms_update(  # type: ignore[no-untyped-def]
     step = cap if step > cap else step
     step = -cap if step < -cap else step
     theta, sent, moment, update, pi = gem_element(
-        theta, snapshot, moment, eta * step, mu, kappa, pi_min, pi_max, epsilon
+        theta, snapshot, moment, eta * step, mu, kappa, pi_min, pi_max, epsilon, np.float32(math.inf)
     )
     return theta, sent, moment, square, update, pi
 
@@ -56,7 +56,7 @@ class GemRms(Gem):
     first_scalars = MappingProxyType({"square_weight": 0.0})
     precondition = "rms"
     needs_eta = True
-    known_settings = (*GEM_SETTINGS, *PRECONDITION_SETTINGS)
+    known_settings = PRECONDITIONED_SETTINGS
 
     def __init__(self, settings: Mapping[str, float]) -> None:
         super().__init__(settings)
@@ -82,7 +82,7 @@ class GemRms(Gem):
 
     def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
         self.scalars_of_run, scalars = self._after(staleness, eta)
-        return (*self._constants, *map(np.float32, scalars), *self._bounds)
+        return (*self._constants[:5], *map(np.float32, scalars), *self._bounds)
 
     def _after(self, staleness: int, eta: float) -> tuple[dict[str, float], tuple[float, ...]]:
         beta2, weight = self.settings["beta2"], self.scalars_of_run["square_weight"]

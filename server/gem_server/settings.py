@@ -27,6 +27,7 @@ from gem_core.rule_settings import (
     GEM_SETTINGS,
     LOCAL_STEPS,
     PRECONDITION_SETTINGS,
+    PRECONDITIONED_SETTINGS,
     WEIGHT_DECAY,
     check_settings,
     default_eta,
@@ -482,7 +483,7 @@ class ServerSettings(BaseSettings):
             raise RuleError(
                 f"{min(unused)} needs a preconditioner: leave it out, or add --precondition rms or averaged-rms"
             )
-        known = (*GEM_SETTINGS, *PRECONDITION_SETTINGS) if is_preconditioned else GEM_SETTINGS
+        known = PRECONDITIONED_SETTINGS if is_preconditioned else GEM_SETTINGS
         used = check_settings("gem", known, self.settings_of_rule())
         if "local_rate" in chosen and used["local_steps"] == 1:
             raise RuleError("local_rate needs --local-steps: leave it out, or add --local-steps 4")

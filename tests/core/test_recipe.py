@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from gem_core import ElementType, Layout, TensorKind, TensorSpec
 from gem_core.errors import RecipeError
 from gem_core.recipe import MAX_GROUP_SETTINGS, MAX_GROUPS, Recipe, RecipeKind, check_decays
 from gem_core.rule_settings import GEM_SETTINGS, check_settings
+from gem_core.shards import Shard
 
 ADAMW = Recipe(
     RecipeKind.RMS,
@@ -95,10 +97,22 @@ def test_decays_are_none_or_one_for_each_group_from_0_to_below_1() -> None:
             check_decays((0.1, wrong), 2)
 
 
+def test_the_groups_of_a_shard_are_those_of_its_tensors() -> None:
+    shapes = (600, 300, 400)
+    layout = Layout(
+        TensorSpec(f"t{i}", (count,), ElementType.FLOAT32, TensorKind.PARAMETER) for i, count in enumerate(shapes)
+    )
+    assert ADAMW.groups_of(layout) == (0, 1, 0)
+    shards = [Shard(index, 3).layout_of(layout) for index in range(3)]
+    assert [[spec.name for spec in shard.parameters] for shard in shards] == [["t0"], ["t0", "t1"], ["t1", "t2"]]
+    assert [ADAMW.groups_of(shard) for shard in shards] == [(0,), (0, 1), (1, 0)]
+
+
 @pytest.mark.parametrize("kind", list(RecipeKind))
 def test_the_settings_of_the_rule_are_legal(kind: RecipeKind) -> None:
     chosen = check_settings("gem", GEM_SETTINGS, replace(ADAMW, kind=kind).rule_settings())
     if kind is RecipeKind.MOVEMENT:
-        assert (chosen["momentum"], chosen["kappa"], chosen["pi_max"], chosen["signed_gap"]) == (0, 2, 1, 1)
+        names = ("momentum", "kappa", "pi_max", "signed_gap", "epsilon")
+        assert [chosen[name] for name in names] == [0, 2, 1, 1, 1e-30]
     else:
         assert chosen == check_settings("gem", GEM_SETTINGS, {})
