@@ -32,6 +32,7 @@ from gem_server.state.central_variable import CentralVariable
 from gem_server.state.kept_rule import KeptRule, restore_rule, rule_record
 from gem_server.state.ledger import Ledger
 from gem_server.state.memory import count_buffers
+from gem_server.state.recipe import RunRecipe
 from gem_server.state.run import Run
 from gem_server.state.workers import Workers
 from gem_server.telemetry.telemetry import Telemetry
@@ -53,6 +54,7 @@ class Persistence:
         central: CentralVariable,
         rule: UpdateRule,
         choice: RuleChoice,
+        recipe: RunRecipe,
         run: Run,
         workers: Workers,
         ledger: Ledger,
@@ -66,6 +68,7 @@ class Persistence:
         self._central = central
         self._rule = rule
         self._choice = choice
+        self._recipe = recipe
         self._run = run
         self._workers = workers
         self._ledger = ledger
@@ -139,7 +142,7 @@ class Persistence:
         adapter = base64.b64decode(saved.state.get("adapter", ""))
         self._central.bind(saved.layout, saved.parameters, saved.buffers, saved.clock, adapter=adapter)
         self._restore_choice(saved, data_dir)
-        self._rule.begin(saved.layout)
+        self._recipe.begin(self._rule, saved.layout)
         if self._settings.part.is_secondary:
             saved.state["finished_because"] = None  # the primary says so
         try:

@@ -46,6 +46,7 @@ class Recorder(CommitObserver):
         self._clock = clock
         self._began = clock()
         self._run = ""
+        self._choice: RuleChoice
         self._writer: TraceWriter | None = None
         self._thread = ThreadPoolExecutor(1, "gem-trace")
 
@@ -60,7 +61,7 @@ class Recorder(CommitObserver):
             raise StartupError(f"--record: {error}") from error
         if writer.cut_at is not None:
             logger.warning("%s: what begins at offset %d is not whole, and is cut off", self._path, writer.cut_at)
-        self._run = run.identity
+        self._run, self._choice = run.identity, choice
         if writer.run not in (None, run.identity):
             raise StartupError(
                 f"--record: {self._path} is the trace of a run, and that one is not resumed here: choose another file"
@@ -105,6 +106,8 @@ class Recorder(CommitObserver):
         if layout is None:
             raise AssertionError("there are no parameters to record")
         event = {"event": "parameters", "run": self._run, "clock": central.clock, "incarnation": central.incarnation}
+        if (recipe := self._choice.recipe) is not None:
+            event["groups"] = recipe.groups_of(layout)
         rest = [memoryview(central.buffers.joined())]
         if rule is not None:
             vectors = kept_vectors(rule, central.parameters)
@@ -181,6 +184,8 @@ class Recorder(CommitObserver):
             "eta": request.eta,
             "statistics": statistics._asdict(),
         }
+        if request.decays:
+            event["decays"] = request.decays
         await self._appended(event, (_bytes_of(buffer.parameters), memoryview(buffers.joined())))
 
     async def close(self, central: CentralVariable) -> None:

@@ -151,6 +151,7 @@ class Server:
             central=self.central,
             rule=self.rule,
             choice=self.choice,
+            recipe=self.recipe,
             run=self.run,
             workers=self.workers,
             ledger=self.ledger,
@@ -172,6 +173,7 @@ class Server:
         self.applier = Applier(
             central=self.central,
             rule=self.rule,
+            recipe=self.recipe,
             run=self.run,
             sessions=self.sessions,
             staging=self.staging,
@@ -271,6 +273,8 @@ class Server:
                 self.memory.bind(layout)
                 self._layouts.know(layout)
                 self.staging.prepare(layout)
+                if self.recipe.recipe is not None:
+                    await self._compile()  # the kernels for its groups
             if self.run.commits_before:
                 self._go_on()
             if self._recorder is not None:
@@ -529,6 +533,7 @@ class Server:
             copy_threads=self._copy_threads,
             journal=self.persistence.journal,
             ordering=self._ordering,
+            recipe=self.recipe,
         )
         return CommitHandler(self._contexts, commit_service, self.settings.limits.chunk_bytes)
 

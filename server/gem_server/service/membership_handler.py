@@ -182,7 +182,7 @@ class MembershipHandler:
         request = messages.parse(session_pb2.LeaveRequest, raw)
         reason = messages.text(request.reason, "reason")
         session = call_session.attend(request.session_id)
-        self._sessions.leave(session)
+        self._sessions.leave(session, reason)
         name, told = session.worker.name, reason or "no reason given"
         self._contexts.peer_log.log("left", name, f"worker {name} left: {told}", worker=name, reason=told)
         return session_pb2.LeaveResponse(

@@ -184,7 +184,17 @@ def header_from(message: commit_pb2.CommitHeader) -> commit_service.Header:
         message.local_steps,
         message.commit_id,
         Selection(tuple(message.buffers.runs)) if message.HasField("buffers") else None,
+        message.eta if message.HasField("eta") else None,
+        _decays_from(message) if message.decays else (),
     )
+
+
+def _decays_from(message: commit_pb2.CommitHeader) -> tuple[float, ...]:
+    if len(message.decays) > MAX_GROUPS:
+        raise RefusedError(
+            Reason.MALFORMED, f"{len(message.decays)} decays: send one for each group, at most {MAX_GROUPS}"
+        )
+    return tuple(message.decays)
 
 
 def _scale_from(scale: float) -> float:
@@ -225,6 +235,7 @@ def put_verdict(verdict: Verdict, message: commit_pb2.Verdict) -> None:
     message.next_eta = verdict.next_eta
     if verdict.relative_speed:
         message.relative_speed = verdict.relative_speed
+    message.progress = verdict.progress
     put_statistics(verdict.statistics, message.statistics)
 
 

@@ -53,12 +53,13 @@ class CommitRefused:
 
 @dataclass(frozen=True, slots=True)
 class CommitOrdered:
-    """Apply a commit; `clock`: after it; `eta`: in the delta."""
+    """Apply a commit; `clock`: after it; `eta`: in the delta; `decays`: of the recipe's groups, or empty."""
 
     session_id: bytes
     commit_id: int
     clock: int
     eta: float
+    decays: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -377,7 +377,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         buffers: Buffers,
     ) -> None:
         del self._commits[session]
-        self._send(CommitOrdered(session.session_id, request.commit_id, clock, request.eta))
+        self._send(CommitOrdered(session.session_id, request.commit_id, clock, request.eta, request.decays))
         for secondary in list(self._secondaries.values()):
             await secondary.has_room.wait()
         if session.ended is not None:

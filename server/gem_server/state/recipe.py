@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gem_core import Layout, UpdateRule
 from gem_core.recipe import Recipe, RecipeKind
 
 
@@ -18,6 +19,13 @@ class RunRecipe:
 
     recipe: Recipe | None = None
     is_bound: bool = True
+
+    def begin(self, rule: UpdateRule, layout: Layout) -> None:
+        """Let the rule see the tensors and, in a run with a recipe, which of its groups each belongs to."""
+        if self.recipe is None:
+            rule.begin(layout)
+        else:
+            rule.begin(layout, self.recipe.groups_of(layout))
 
 
 def recipe_record(recipe: Recipe | None) -> dict[str, Any] | None:

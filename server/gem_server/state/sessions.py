@@ -24,6 +24,8 @@ from gem_server.state.workers import Worker, Workers, WorkerState
 # To distinguish expired from unknown.
 REMEMBERED_ENDED_SESSIONS = 4096
 SESSIONS_RETRY_SECONDS = 10.0
+# Of LeaveRequest: the worker has done its part of the run, with a budget or without.
+FINISHED_REASONS = ("done", "finished")
 
 
 class TransportKind(Enum):
@@ -272,8 +274,9 @@ class Sessions:
         for listener in self.on_end:
             listener(session)
 
-    def leave(self, session: Session) -> None:
-        """End a session on request."""
+    def leave(self, session: Session, reason: str = "") -> None:
+        """End a session on request, for this reason."""
+        session.worker.left_finished = reason in FINISHED_REASONS
         self.end(
             session,
             WorkerState.FINISHED if self.run.state_for(session.worker) is RunState.FINISHED else WorkerState.LEFT,
@@ -371,6 +374,7 @@ class Sessions:
         worker.host_name, worker.engine = join_info.host_name, join_info.engine
         worker.wire_types = join_info.delta_wire_type, join_info.parameter_wire_type
         self.run.count(worker, takes_part=False)  # with the old limit
+        worker.left_finished = False
         worker.steps_per_epoch = join_info.steps_per_epoch
         worker.limit = self.run.budget.limit_of(join_info.steps_per_epoch)
         self.run.count(worker, takes_part=True)

@@ -39,9 +39,16 @@ class Worker:
     steps_per_epoch: int = 0
     limit: int | None = None
     done: bool = False
+    left_finished: bool = False  # of its own accord, without a budget
     takes_part: bool = False  # set by `Run.count`
+    counts: bool = False  # in the run's progress; set by `Run.count`
     last_call: float = 0.0
     telemetry: WorkerTelemetry = field(default_factory=WorkerTelemetry)
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether it has done its part: it has spent its budget, or left and said so."""
+        return self.done or self.left_finished
 
     @property
     def left(self) -> int:

@@ -290,6 +290,8 @@ class Client:
         scale: float | None = None,
         local_steps: int = 0,
         buffers: Selection | None = None,
+        eta: float | None = None,
+        decays: Sequence[float] = (),
     ) -> CommitOutcome:
         """Commit a delta (-eta * gradient, in `membership.delta_wire_type`, then BUFFERs) exactly once.
 
@@ -299,6 +301,8 @@ class Client:
         `scale`: factor for the PARAMETERs; products are rounded to float32.
         `buffers`: the BUFFERs that `delta` has: those that changed since they last travelled. The outcome then leaves
         out what this worker has (`CommitOutcome.buffers`). Default: all.
+        `eta`, `decays`: only in a run whose settings have a recipe: the learning rate of its first group now, and the
+        share, at least 0 and below 1, that this commit takes from the parameters of each group; empty: none.
         `in_place`: leave parameters in shared memory: `outcome.parameters` is read-only, valid until the next call.
 
         Raises:
@@ -326,7 +330,15 @@ class Client:
             self._seen = seen = (delta, into, formats, *checked, buffers)
         if self._shards is not None:
             return self._shards.commit_all(
-                seen[3], seen[4], loss, samples, scale=scale, local_steps=local_steps, buffers=buffers
+                seen[3],
+                seen[4],
+                loss,
+                samples,
+                scale=scale,
+                local_steps=local_steps,
+                buffers=buffers,
+                eta=eta,
+                decays=decays,
             )
         return self._primary.committer.commit(
             seen[3],
@@ -337,6 +349,8 @@ class Client:
             scale=scale,
             local_steps=local_steps,
             buffers=buffers,
+            eta=eta,
+            decays=decays,
         )
 
     def report_batches(self, batches: Sequence[int]) -> None:

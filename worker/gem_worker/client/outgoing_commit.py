@@ -1,6 +1,6 @@
 """All attempts of a commit must send identical bytes (commit.proto)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, Self
 
 from gemps.framing import COMMIT_REQUEST_CHUNK
@@ -20,7 +20,7 @@ from gem_worker.client.watchdog import Watched
 
 
 class Delta(NamedTuple):
-    """A delta to commit. `buffers`: those in its payload; None: all."""
+    """A delta to commit. `buffers`: those in its payload; None: all. `eta`, `decays`: in a run with a recipe."""
 
     sequence: int
     base: Version
@@ -31,6 +31,8 @@ class Delta(NamedTuple):
     local_steps: int
     commit_id: int = 0
     buffers: Selection | None = None
+    eta: float | None = None
+    decays: Sequence[float] = ()
 
 
 class OutgoingCommit(Protocol):
@@ -157,3 +159,9 @@ def _describe(header: commit_pb2.CommitHeader, delta: Delta) -> None:
         header.ClearField("loss")
     else:
         header.loss = delta.loss
+    if delta.eta is None:
+        header.ClearField("eta")
+    else:
+        header.eta = delta.eta
+    header.ClearField("decays")
+    header.decays.extend(delta.decays)

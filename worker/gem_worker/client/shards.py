@@ -158,6 +158,8 @@ class Shards:
         scale: float | None,
         local_steps: int,
         buffers: Selection | None,
+        eta: float | None,
+        decays: Sequence[float],
     ) -> CommitOutcome:
         """See Client.commit. If any server's session was lost, join and pull again everywhere."""
         commit_id = int.from_bytes(os.urandom(8), "little") or 1
@@ -173,6 +175,8 @@ class Shards:
                 local_steps=local_steps,
                 commit_id=commit_id,
                 buffers=buffers if session.shard.is_last else None,
+                eta=eta,
+                decays=decays,
             )
 
         for one in self._others:
