@@ -145,6 +145,7 @@ class MembershipHandler:
             last_applied_sequence=session.entry.last_applied,
             has_parameters=self._central.layout is not None,
             next_eta=session.eta,
+            progress=self._run.progress,
             session_timeout_seconds=self._sessions.timeout,
             shared_memory_socket=self._shared_memory_socket,
             server_version=__version__,
