@@ -215,10 +215,12 @@ class ClientSession:
     def offer(self, deltas: tuple[WireType, ...], parameters: tuple[WireType, ...]) -> None:
         """Offer these wire types, best first, from the next Join on."""
         self.offered = deltas, parameters
-        request = self._request
-        del request.delta_wire_types[:], request.parameter_wire_types[:]
-        request.delta_wire_types.extend(to_wire_types(deltas))
-        request.parameter_wire_types.extend(to_wire_types(parameters))
+        self._request.ClearField("delta_wire_types")
+        self._request.ClearField("parameter_wire_types")
+        offered = session_pb2.JoinRequest(
+            delta_wire_types=to_wire_types(deltas), parameter_wire_types=to_wire_types(parameters)
+        )
+        self._request.MergeFrom(offered)
 
     def _join(self, *, waits_for_memory: bool = True) -> Membership:
         response = self._persist(
