@@ -14,10 +14,9 @@ import os
 from statistics import median
 from typing import NamedTuple, get_args
 
-from gemps.limits import WHOLE_PAYLOAD_BYTES
-
 from gem_core.wire_types import WireType, encoded_bytes
 from gem_worker.client import Client, ClientEvent, EventKind, Membership, ServerRefusedError
+from gem_worker.client.outgoing_commit import round_trips
 from gem_worker.client.settings import NETWORK_VARIABLE, WIRE_VARIABLES
 from gem_worker.settings import REMOVED_WIRE_TYPES, NetworkName, WireName
 from gem_worker.transfer import Transfer
@@ -125,18 +124,18 @@ def choose(timing: Timing, current: Pair, elements: int) -> Choice:
 
 
 def _predict(timing: Timing, current: Pair, pair: Pair, elements: int) -> Choice:
-    for_bytes = max(0.0, timing.exchange - _round_trips(current, elements) * timing.round_trip)
+    for_bytes = max(0.0, timing.exchange - _waits(timing, current, elements))
     ratio = _bytes(pair, elements) / max(1, _bytes(current, elements))
-    return Choice(pair, min(timing.exchange, _round_trips(pair, elements) * timing.round_trip) + for_bytes * ratio)
+    return Choice(pair, min(timing.exchange, _waits(timing, pair, elements)) + for_bytes * ratio)
 
 
 def _bytes(pair: Pair, elements: int) -> int:
     return sum(encoded_bytes(WIRE_TYPES[wire], elements) for wire in pair)
 
 
-def _round_trips(pair: Pair, elements: int) -> int:
-    """One for a delta that travels with its header; else one more, for the server's leave to send it."""
-    return 1 if encoded_bytes(WIRE_TYPES[pair[0]], elements) <= WHOLE_PAYLOAD_BYTES else 2
+def _waits(timing: Timing, pair: Pair, elements: int) -> float:
+    """Seconds of an exchange's round trips."""
+    return timing.round_trip * round_trips(encoded_bytes(WIRE_TYPES[pair[0]], elements))
 
 
 class WireChoice:

@@ -19,6 +19,11 @@ from gem_worker.client.shared_memory import SharedMemory
 from gem_worker.client.watchdog import Watched
 
 
+def round_trips(delta_bytes: int) -> int:
+    """Round trips of a commit: a small delta travels with its header, a larger one waits for `proceed` first."""
+    return 1 if delta_bytes <= WHOLE_PAYLOAD_BYTES else 2
+
+
 class Delta(NamedTuple):
     """A delta to commit. `buffers`: those in its payload; None: all. `eta`, `decays`: in a run with a recipe."""
 
@@ -96,7 +101,7 @@ class ChunkedCommit:
     def __init__(self, session_id: bytes, payload: PayloadFormat, chunk_bytes: int) -> None:
         self.sequence = 0
         self.payload = payload
-        self._is_whole = payload.byte_count <= WHOLE_PAYLOAD_BYTES
+        self._is_whole = round_trips(payload.byte_count) == 1
         self._source = ScaledSplitter(payload, MAX_CHUNK_BYTES if self._is_whole else chunk_bytes)
         self._request = commit_pb2.CommitRequest(header=_header(session_id, payload, payload.wire_type))
         self._header = self._request.header
