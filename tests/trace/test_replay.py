@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gem_server.recorder import RECORDED_SETTINGS
+from gemps.v1 import run_pb2
 
 from gem_core import rule_names
 from gem_trace import Replayed, ReplayError, read_records, replay
@@ -77,6 +78,56 @@ async def test_replay_with_a_preconditioner_is_bit_equal(serve: Serve, tmp_path:
     assert (found.compared_end, found.rule.precondition, found.rule.settings["beta2"]) == (True, precondition, 0.9)
     events = [record.event for record in read_records(map_file(path))]
     assert len({event["eta"] for event in events if event["event"] == "committed"}) > 10
+
+
+def adamw(model: Model) -> run_pb2.Recipe:
+    """Of a script whose two parameter groups decay differently; every second tensor is in the second one."""
+    count = sum(tensor.kind == "parameter" for tensor in model.tensors)
+    groups = [run_pb2.RecipeGroup(settings={"lr": 0.1, "weight_decay": decay}) for decay in (0.1, 0.0)]
+    return run_pb2.Recipe(
+        kind="rms", optimizer="AdamW", groups=groups, group_of_parameter=[number % 2 for number in range(count)]
+    )
+
+
+async def by_recipe(workers: list[RawWorker], steps: range) -> float:
+    """Commits in turn, with rates and decays of their own, every fifth without decays. Returns the progress."""
+    for step in steps:
+        worker, eta = workers[step % len(workers)], 0.1 / (1 + step)
+        rates = {"eta": eta, "decays": [eta / 3, eta / 7] if step % 5 else []}
+        progress: float = (await worker.commit(worker.delta(step), **rates)).verdict.progress
+    return progress
+
+
+@pytest.mark.parametrize("durability", ["interval", "commit"])
+async def test_replay_of_commits_with_rates_of_their_own_is_bit_equal_over_a_restart(
+    serve: Serve, tmp_path: Path, durability: str
+) -> None:
+    path = tmp_path / "run.trace"
+    settings = {"rule": "auto", "data_dir": tmp_path / "data", "resume": True, "durability": durability}
+    serving = await serve(record=path, **settings)
+    workers = await serving.training(2, LARGE, recipe=adamw(LARGE))
+    assert await by_recipe(workers, range(8)) == 4
+    ended = bytes((await serving.read(LARGE)).payload)
+    await serving.stop()
+
+    serving = await serve(record=path, **settings)
+    assert bytes((await serving.read(LARGE)).payload) == ended
+    workers = await serving.training(2, LARGE, recipe=adamw(LARGE))
+    assert [worker.membership.progress for worker in workers] == [4, 4]
+    assert await by_recipe(workers, range(8, 14)) == 7
+    ended = bytes((await serving.read(LARGE)).payload)
+    await serving.stop()
+
+    found = replay(path)
+    assert payload(LARGE, found) == ended
+    assert (found.commits, found.compared_starts, found.compared_end) == (14, 1, True)
+    commits = [record.event for record in read_records(map_file(path)) if record.event["event"] == "committed"]
+    assert [event["eta"] for event in commits] == [0.1 / (1 + step) for step in range(14)]
+    assert [number for number, event in enumerate(commits) if "decays" not in event] == [0, 5, 10]
+    for change in (lambda event, body: event.update(decays=[0.2, 0.0]), lambda event, body: event.pop("decays")):
+        rewrite(path, lambda event, body, change=change: change(event, body) if event.get("clock") == 14 else None)
+        with pytest.raises(ReplayError, match=r"clock 15 .*: \w+ is"):
+            replay(path)
 
 
 async def test_events_are_in_the_order_in_which_they_happened(serve: Serve, tmp_path: Path) -> None:

@@ -27,6 +27,9 @@ from gem_server.errors import Reason, RefusedError
 from gem_server.state.schedule import EtaSchedule
 from gem_server.state.workers import Worker
 
+# So that sums of 1 / w do not fall behind commits / w.
+ROUNDING = 1e-9
+
 
 class RunState(StrEnum):
     """State of run or worker."""
@@ -184,7 +187,7 @@ class Run:
         """Count a reserved commit."""
         self.release(worker)
         self.commits += 1
-        self._advance()
+        self._advance(worker)
         if worker.takes_part and worker.left:
             self._left -= 1
         worker.commits += 1
@@ -194,10 +197,11 @@ class Run:
         if self.budget.commits and self.commits >= self.budget.commits:
             self.finish(f"{self.commits} commits")
 
-    def _advance(self) -> None:
-        """Move the progress by an applied commit."""
-        workers = max(1, self._counted)
-        self.progress = max(self.progress, min(self.progress + 1 / workers, self.commits / workers))
+    def _advance(self, worker: Worker) -> None:
+        """Move the progress by an applied commit of this worker."""
+        workers = self._counted + (not worker.counts)  # it may have gone since it sent the commit
+        most = self.progress + (1 + ROUNDING) / workers
+        self.progress = max(self.progress, min(most, self.commits / workers))
 
     def consider_finish(self, live_workers: Iterable[Worker], anyone_done: bool, workers: int) -> None:
         """Finish if a worker is done, every live one is, and no other is expected; `workers` as in `consider_start`."""
