@@ -80,7 +80,8 @@ class SimulationSettings(BaseSettings):
     eta: float = Field(
         default_factory=default_eta,
         gt=0,
-        description="Learning rate, constant; with --precondition or --direction 0.001 by default.",
+        description="Learning rate, constant. Its default is 0.001 with --precondition or with --direction rms or "
+        "spectral, 0.002 with --direction auto, else 0.05.",
         json_schema_extra={"panel": "Update rule"},
     )
     exchange: Literal["service", "paper", "original"] = Field(

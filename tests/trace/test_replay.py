@@ -130,6 +130,22 @@ async def test_replay_of_commits_with_rates_of_their_own_is_bit_equal_over_a_res
             replay(path)
 
 
+async def test_the_start_of_a_run_whose_first_worker_decides_is_recorded_when_it_has(
+    serve: Serve, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.trace"
+    serving = await serve(record=path, rule="auto")
+    workers = await serving.training(2, directions=["gradient", "auto"])
+    await work(workers, 3)
+    ended = bytes((await serving.read(SMALL)).payload)
+    await serving.stop()
+    events = [record.event for record in read_records(map_file(path))]
+    assert [event["event"] for event in events[:3]] == ["started", "joined", "joined"]
+    assert events[0]["rule"] == "gem"
+    assert (events[0]["settings"]["direction"], events[0]["settings"]["eta"]) == ("auto", 0.002)
+    assert payload(SMALL, replay(path)) == ended
+
+
 async def test_events_are_in_the_order_in_which_they_happened(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "run.trace"
     await recorded(serve, path, limits={"staging_buffers": 3})

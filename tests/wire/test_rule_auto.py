@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gemps.limits import RECIPE_BYTES
 from gemps.v1 import operations_pb2, run_pb2
 
 from gem_core.recipe import MAX_GROUP_SETTINGS, MAX_GROUPS
@@ -246,6 +247,7 @@ def _many(groups: int, settings: int) -> run_pb2.Recipe:
         (recipe(group_of_parameter=[1] * COUNT), "is in group 1: name one of the recipe's 1"),
         (recipe(group_of_parameter=[0] * (COUNT + 1)), "PARAMETER tensors"),
         (recipe(group_of_parameter=[]), "PARAMETER tensors"),
+        (recipe(group_of_parameter=[0] * RECIPE_BYTES), f"at most {RECIPE_BYTES}"),
         (_many(MAX_GROUPS + 1, 1), f"at most {MAX_GROUPS} groups"),
         (_many(1, MAX_GROUP_SETTINGS + 1), f"at most {MAX_GROUP_SETTINGS}"),
     ],
