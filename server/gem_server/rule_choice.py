@@ -103,9 +103,9 @@ class RuleChoice:
         self._check_direction(offer, direction)
         self._decide(recipe, direction)
 
-    def follow(self, recipe: Recipe | None) -> None:
-        """Take the primary's decision. Its direction and eta are for workers, who have them from there."""
-        self._decide(recipe, self.direction)
+    def follow(self, recipe: Recipe | None, direction: str) -> None:
+        """Take the primary's decision. Raises ValueError for a direction that this version does not know."""
+        self._decide(recipe, _direction(direction))
 
     def direction_of(self, offer: Offer) -> Direction:
         """The direction of a run whose first worker is this one, which has no recipe."""

@@ -693,7 +693,7 @@ class Server:
 
     def _rule_decided(self) -> None:
         if self.primary is not None:
-            self.primary.rule_decided(self.choice.recipe)
+            self.primary.rule_decided(self.choice.recipe, self.choice.direction)
         self._peer_log.log("rule", "first worker", self.choice.describe(), rule=self.choice.rule_name)
 
     def _measure(self, interval: Interval) -> None:

@@ -89,6 +89,9 @@ def test_all_shards_decide_anew_once_all_workers_have_left_without_parameters() 
         assert second.client.join().run_settings.direction == "auto"
         assert momenta(group) == [0.9] * 3
         assert recipes(group) == [None] * 3
+        assert {server.in_loop(server.server.choice.describe) for server in group.servers} == {
+            "rule auto: gem, direction auto, eta 0.002"
+        }
         second.end()
         third = Worker(group.address, 2, recipe=TRANSLATED)
         third.begin()

@@ -232,10 +232,12 @@ class SnapshotOrdered(_message.Message):
     def __init__(self, clock: _Optional[int] = ...) -> None: ...
 
 class RuleDecided(_message.Message):
-    __slots__ = ("recipe",)
+    __slots__ = ("recipe", "direction")
     RECIPE_FIELD_NUMBER: _ClassVar[int]
+    DIRECTION_FIELD_NUMBER: _ClassVar[int]
     recipe: _run_pb2.Recipe
-    def __init__(self, recipe: _Optional[_Union[_run_pb2.Recipe, _Mapping]] = ...) -> None: ...
+    direction: str
+    def __init__(self, recipe: _Optional[_Union[_run_pb2.Recipe, _Mapping]] = ..., direction: _Optional[str] = ...) -> None: ...
 
 class RunFinished(_message.Message):
     __slots__ = ("reason",)

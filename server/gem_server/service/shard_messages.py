@@ -96,8 +96,8 @@ def _put_operation(operation: Operation, message: shards_pb2.Operation) -> None:
             message.checkpoint_complete.number = number
         case SnapshotOrdered(clock):
             message.snapshot_ordered.clock = clock
-        case RuleDecided(recipe):
-            message.rule_decided.SetInParent()
+        case RuleDecided(recipe, direction):
+            message.rule_decided.direction = direction
             if recipe is not None:
                 message.rule_decided.recipe.CopyFrom(messages.recipe_to(recipe))
 
@@ -270,5 +270,7 @@ _OPERATIONS: dict[str, Callable[[Any], Operation]] = {
     "checkpoint_cut": lambda one: CheckpointCut(one.number),
     "checkpoint_complete": lambda one: CheckpointComplete(one.number),
     "snapshot_ordered": lambda one: SnapshotOrdered(one.clock),
-    "rule_decided": lambda one: RuleDecided(messages.recipe_from(one.recipe) if one.HasField("recipe") else None),
+    "rule_decided": lambda one: RuleDecided(
+        messages.recipe_from(one.recipe) if one.HasField("recipe") else None, one.direction
+    ),
 }

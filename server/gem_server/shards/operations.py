@@ -94,9 +94,10 @@ class ParametersOrdered:
 
 @dataclass(frozen=True, slots=True)
 class RuleDecided:
-    """The first worker has decided the rule: the run's recipe, or that it has none."""
+    """The first worker has decided the rule: the run's recipe, or that it has none, and the direction."""
 
     recipe: Recipe | None
+    direction: str
 
 
 @dataclass(frozen=True, slots=True)

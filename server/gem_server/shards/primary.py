@@ -397,9 +397,9 @@ class PrimaryOrder(CommitOrder, CommitObserver):
     def forgotten(self, session: Session) -> None:
         self._send(Forgotten(session.session_id))
 
-    def rule_decided(self, recipe: Recipe | None) -> None:
+    def rule_decided(self, recipe: Recipe | None, direction: str) -> None:
         """Announce what the first worker has decided."""
-        self._send(RuleDecided(recipe))
+        self._send(RuleDecided(recipe, direction))
 
     def finished(self, reason: str) -> None:
         """Announce the run's end."""

@@ -122,7 +122,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         self._kept_clock = 0
         self._writing: asyncio.Task[None] | None = None
         self.report: Callable[[Report], None] = lambda _: None
-        self.on_rule_decided: Callable[[Recipe | None], None] = lambda _: None
+        self.on_rule_decided: Callable[[Recipe | None, str], None] = lambda _, __: None
         self.agreement = SecondaryAgreement(lambda report: self.report(report))
 
     def attach(
@@ -181,8 +181,8 @@ class SecondaryOrder(CommitOrder, CommitObserver):
                 self._queue(partial(self._keep, clock))
             case CheckpointComplete(number):
                 self.agreement.checkpoint_complete(number)
-            case RuleDecided(recipe):
-                self._queue(partial(self._decide, recipe))
+            case RuleDecided():
+                self._queue(partial(self._decide, operation))
 
     @override
     async def wait_expected(self, piece: Piece) -> None:
@@ -431,8 +431,8 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         for commits in self._commits.values():
             self._wake_all(commits.waiting)
 
-    async def _decide(self, recipe: Recipe | None) -> None:
-        self.on_rule_decided(recipe)
+    async def _decide(self, decided: RuleDecided) -> None:
+        self.on_rule_decided(decided.recipe, decided.direction)
 
     async def _end_record(self) -> None:
         self.agreement.record_ended()
