@@ -40,7 +40,7 @@ from gem_worker.errors import (
 )
 from gem_worker.flat_model import FlatModel
 from gem_worker.frozen_watch import FrozenWatch, warn_of_own_values
-from gem_worker.gradient_transform import GradientTransform, TransformState
+from gem_worker.gradient_transform import GradientTransform, Plan, TransformState
 from gem_worker.gradient_watch import GradientWatch
 from gem_worker.local_optimizer import Every, LocalOptimizer
 from gem_worker.local_steps import LocalState, LocalSteps
@@ -257,7 +257,7 @@ class ParameterServer:
             run = membership.run_settings
             if self._optimizer is not None:
                 self._optimizer.refuse_unsuitable(run)
-            self._transform = GradientTransform(flat, run.direction, run.clip_norm)
+            self._transform = GradientTransform(flat, Plan.of_direction(flat, run.direction), run.clip_norm)
             self._transform_state = self._transform.new_state()
             wire_types = membership.delta_wire_type, membership.parameter_wire_type.of_whole
             transfer = Transfer(flat, *wire_types)
