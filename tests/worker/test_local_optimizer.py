@@ -405,7 +405,7 @@ def test_a_rule_that_does_not_average_what_optimizers_moved_is_warned_of(
     with ServerThread(**settings) as server, connect(server, model, adamw(model)):
         pass
     fixes = [one.getMessage() for one in caplog.records if one.name == "gem_worker.local_optimizer"]
-    assert [("--rule adaptive-staleness" in fix) for fix in fixes] == [True] * is_warned
+    assert [("--rule auto" in fix) for fix in fixes] == [True] * is_warned
 
 
 def test_what_an_optimizer_moved_counts_by_its_staleness() -> None:
