@@ -14,7 +14,6 @@ of all squares in v, A <- (1 - 1/N) * A + 1/N from 0: exact while N changes. All
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from types import MappingProxyType
 
@@ -42,7 +41,7 @@ def _gem_averaged_rms_update(  # type: ignore[no-untyped-def]
     step = cap if step > cap else step
     step = -cap if step < -cap else step
     theta, sent, moment, update, pi = gem_element(
-        theta, snapshot, moment, eta * step, mu, kappa, pi_min, pi_max, epsilon, np.float32(math.inf)
+        theta, snapshot, moment, eta * step, mu, kappa, pi_min, pi_max, epsilon
     )
     return theta, sent, moment, average, square, update, pi
 

@@ -43,7 +43,7 @@ def _gem_rms_update(  # type: ignore[no-untyped-def]
     step = cap if step > cap else step
     step = -cap if step < -cap else step
     theta, sent, moment, update, pi = gem_element(
-        theta, snapshot, moment, eta * step, mu, kappa, pi_min, pi_max, epsilon, np.float32(math.inf)
+        theta, snapshot, moment, eta * step, mu, kappa, pi_min, pi_max, epsilon
     )
     return theta, sent, moment, square, update, pi
 
@@ -82,7 +82,7 @@ class GemRms(Gem):
 
     def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:
         self.scalars_of_run, scalars = self._after(staleness, eta)
-        return (*self._constants[:5], *map(np.float32, scalars), *self._bounds)
+        return (*self._constants, *map(np.float32, scalars), *self._bounds)
 
     def _after(self, staleness: int, eta: float) -> tuple[dict[str, float], tuple[float, ...]]:
         beta2, weight = self.settings["beta2"], self.scalars_of_run["square_weight"]

@@ -139,6 +139,21 @@ def test_with_the_signed_gap_others_movement_in_the_opposite_direction_does_not_
         np.testing.assert_allclose(update, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("settings", [{}, MOVEMENT])
+def test_a_rule_that_changes_its_settings_takes_its_gap_from_the_new_ones(settings: dict[str, float]) -> None:
+    changed, theta = create_rule("gem", **({} if settings else MOVEMENT)), vector(0)
+    commit(changed, theta, new_worker(changed, theta), 1)
+    changed.change_settings(settings)
+    found = []
+    for rule in (changed, create_rule("gem", **settings)):
+        theta = vector(0)
+        state = new_worker(rule, theta)
+        theta -= 3
+        found.append((float(commit(rule, theta, state, 1)[0][0]), rule.factors(theta, state, vector(1), slice(None))))
+    assert found[0] == found[1]
+    assert found[0][0] == (1 if settings else 0)
+
+
 @pytest.mark.parametrize("signed", [0, 1])
 def test_factors_are_those_of_a_commit(signed: int) -> None:
     rule, random = create_rule("gem", signed_gap=signed), np.random.default_rng(1)
