@@ -17,7 +17,7 @@ from benchmarks.time_to_loss.worlds import SHARE, SLOW_LINK, WORKERS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RESULTS, COMPARED, GOODPUT = (DOCS / f"{name}.json" for name in ("time-to-loss", "time-to-loss-compared", "goodput"))
-IMAGES, IMAGES_LIMIT = "fashion-mnist", 120
+IMAGES = "fashion-mnist"
 NOT_RUN = "It has not been run yet."
 DECIMALS_BELOW = 10  # seconds
 
@@ -68,7 +68,7 @@ direction.
 
 The same for [Fashion-MNIST](command-line.md#fashion-mnist), with the paper's CNN: 164 thousand parameters, batches of
 {images.batch}, a loss of {images.target:g} over the first {images.held_out} held-out images, evaluated every
-{images.evaluation_seconds:g} s; runs of {images_limit} s, all in turn. The goals are the same.
+{images.evaluation_seconds:g} s. One process with AdamW reaches it after about 1 750 steps. The goals are the same.
 
 {images_results}
 
@@ -90,7 +90,7 @@ It needs root, and Linux with network namespaces and control groups. Used here: 
 ```sh show
 python -m benchmarks.time_to_loss   # text: hours
 apt-get install dataset-fashion-mnist   # Debian's package, 31 MB; the next line reads it
-python -m benchmarks.time_to_loss --workload fashion-mnist --limit {images_limit}
+python -m benchmarks.time_to_loss --workload fashion-mnist
 python -m benchmarks.time_to_loss --worlds slow-network --contenders ddp gemps-spectral-4-sparse
 python -m benchmarks.time_to_loss --compared-in docs/time-to-loss.json --output runs/compared.json   # an hour
 python -m benchmarks.time_to_loss.goodput --seconds 150
@@ -178,7 +178,6 @@ def page(results: Mapping[str, Any], compared: Mapping[str, Any], goodput: Seque
         workers=WORKERS,
         **text,
         images=WORKLOADS[IMAGES],
-        images_limit=IMAGES_LIMIT,
         images_results=IMAGES_RESULTS.format(**images) if has_run else NOT_RUN,
         images_searched=images["searched"] if has_run else NOT_RUN,
         goodput="\n".join(f"- {line}" for line in judged_goodput(goodput)),
