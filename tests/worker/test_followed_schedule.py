@@ -58,7 +58,7 @@ class Worker:
     def __init__(self, run: Run, create: Any) -> None:
         self.run = run
         self.progress = run.commits / run.workers
-        self.commits = 0
+        self.commits = 0.0
         self.optimizer = an_optimizer()
         self.scheduler: LRScheduler = create(self.optimizer)
         self.followed = FollowedSchedule(self.scheduler, lambda: Position(self.progress, self.commits))
@@ -129,6 +129,17 @@ def test_a_scheduler_that_steps_once_an_epoch_counts_epochs_of_the_run() -> None
             slow.scheduler.step()
     # 48 commits of two workers are 24 of one, and an epoch is 3.
     assert slow.rate == rates_alone(SCHEDULES["cosine"])[8]
+
+
+def test_steps_that_are_not_committed_yet_count_in_part() -> None:
+    """As with every=4: the position has quarters of commits."""
+    worker = Worker(Run(1), SCHEDULES["cosine"])
+    alone = rates_alone(SCHEDULES["cosine"])
+    for step in range(1, 12):
+        worker.optimizer.step()
+        worker.progress = worker.commits = step / 4
+        worker.scheduler.step()
+        assert worker.rate == alone[step]
 
 
 def test_a_restarted_workers_schedule_catches_up_at_its_first_call() -> None:

@@ -61,7 +61,7 @@ class FollowedSchedule:
             )
         self._calls += 1
         progress, commits = self._position()
-        target = int(min(round(progress * self._calls / max(commits, 1)), self._limit))
+        target = int(min(round(progress * self._calls / (commits or 1)), self._limit))
         for _ in range(target - _steps_of(self._scheduler)):
             self._class.step(self._scheduler)
 
