@@ -15,7 +15,7 @@ With `--rule auto` the rule is gem, and the Join of the first worker decides the
 Options that were given by hand win over what follows from a worker without a recipe, and leave no room for a recipe.
 Later workers have to fit, and are refused otherwise. With the first parameters the decision is final. It is in each
 checkpoint, and a server that resumes the run with `--rule auto` takes it from there; a run without one was begun under
-a named rule, and goes on with gradients and without a recipe. Secondary shards take the primary's decision.
+a named rule, and goes on without a recipe, with gradients. Secondary shards take the primary's decision.
 
 Event loop thread only. The rule object stays the same: it has not begun when its settings change.
 """
@@ -122,13 +122,17 @@ class RuleChoice:
         """Take the decision of a run that is resumed. Raises KeyError, TypeError or ValueError."""
         if not self._settings.is_auto:
             return
-        recipe, direction = None, self._settings.given_direction
-        if record is not None:
-            recipe = read_recipe(record["recipe"])
-            direction = direction or _direction(record["direction"])
-        else:
-            logger.warning("the run was begun under a named rule: with --rule auto it goes on as gem, with gradients")
-        self._decide(recipe, direction or "gradient")
+        if record is None:
+            logger.warning(
+                "the checkpoint has no decision of a first worker, as of a run whose rule was named: with --rule auto "
+                "it goes on as %s, with direction %s",
+                self.rule.name,
+                self.direction,
+            )
+            self._decide(None, self.direction)
+            return
+        recipe, direction = read_recipe(record["recipe"]), _direction(record["direction"])
+        self._decide(recipe, direction if recipe is not None else self._settings.given_direction or direction)
 
     def describe(self) -> str:
         """What the run does, in one line for people."""
