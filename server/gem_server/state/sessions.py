@@ -276,7 +276,8 @@ class Sessions:
 
     def leave(self, session: Session, reason: str = "") -> None:
         """End a session on request, for this reason."""
-        session.worker.left_finished = reason in FINISHED_REASONS
+        # Of a finished run nothing changes any more: its last checkpoint stays the newest.
+        session.worker.left_finished = reason in FINISHED_REASONS and self.run.state is not RunState.FINISHED
         self.end(
             session,
             WorkerState.FINISHED if self.run.state_for(session.worker) is RunState.FINISHED else WorkerState.LEFT,
