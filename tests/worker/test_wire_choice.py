@@ -160,6 +160,16 @@ def test_a_measurement_is_repeated_once_and_only_makes_the_types_narrower() -> N
     assert len(client.chosen) == MOST_MEASUREMENTS
 
 
+def test_a_change_that_saves_nothing_is_undone_for_good() -> None:
+    client = ScriptedClient()
+    measure = scripted(client)
+    measure(0.1, 6.4)
+    (event,) = measure(0.1, 6.2)
+    assert "with fewer bytes, and 6.4 s before: the network does not limit it" in event.message
+    assert [one[0] for one in client.chosen] == [WireType.INT4_BLOCK, WireType.FLOAT32]
+    assert measure(0.1, 6.4) == []
+
+
 def test_an_exchange_that_is_short_enough_is_measured_once_without_a_word() -> None:
     client = ScriptedClient()
     measure = scripted(client)

@@ -60,6 +60,8 @@ class Transfer:
         self._scalars_host: Tensor | None = None
         self._decoded: Tensor | None = None
         self._feedback: ErrorFeedback | None = None
+        # What deltas of an earlier wire type have left out, until a delta of the present one brings it.
+        self._owed: Tensor | None = None
         self._use(PayloadFormat(flat.layout, delta_wire), PayloadFormat(flat.layout, parameter_wire))
         self._received, self._received_format = self._reply, self._reply_format
         # BUFFERs that changed, of the commit that was staged last, until it is answered.
@@ -71,9 +73,10 @@ class Transfer:
     def change_wire_types(self, delta_wire: WireType, parameter_wire: WireType) -> None:
         """Stage and receive in these types from now on; call this after `install`.
 
-        What was received last can still be installed. Error feedback stays, unless the type of deltas changes.
+        What was received last can still be installed. What the deltas so far have left out goes with the next one.
         """
-        if delta_wire is not self._delta_format.wire_type:
+        if delta_wire is not self._delta_format.wire_type and self._feedback is not None:
+            self._owed = self._feedback.left_out
             self._feedback = None
         self._use(PayloadFormat(self._flat.layout, delta_wire), PayloadFormat(self._flat.layout, parameter_wire))
 
@@ -162,6 +165,9 @@ class Transfer:
             self._flat.read_movement(since, gradients)
         elif self._gathered is not None:
             self._flat.read_gradients(self._gathered)
+        owed = self._owed if since is None and eta else None
+        if owed is not None:
+            gradients.sub_(owed, alpha=1 / eta)
         scalars = [] if self._on_host else self._scale_on_device(gradients, eta, feedback)
         if isinstance(loss, Tensor):
             scalars.append(self._loss_scalar(loss))
@@ -183,6 +189,8 @@ class Transfer:
         usable = usable and not bad_buffer
         if feedback is not None and not usable:
             feedback.undo(gradients, self._sent())
+        if owed is not None and usable:
+            self._owed = None
         known_loss = float(number) if number is not None and math.isfinite(number) else None
         return Staged(usable, known_loss, -eta if self._is_there and since is None else None, bad_buffer)
 

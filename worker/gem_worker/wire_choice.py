@@ -3,7 +3,8 @@
 The goal is an exchange that takes at most a quarter of a step. What a narrower type saves depends on the network, which
 only a run can tell, so the first exchanges are measured: the time beyond the round trips is taken to grow with the
 bytes that travel, and the widest pair of a short ladder that reaches the goal is used from then on. After a change the
-same is measured once more, and may lead to a still narrower pair. That is all, so a run cannot go back and forth.
+same is measured once more. That may lead to a still narrower pair or, if fewer bytes took as long as before (a server
+without processor time, for example), back to the first. That is all, so a run cannot go on changing.
 
 Nothing is chosen where the user named wire types or the network, where the server is on this machine (shared memory, or
 a loopback that no bytes can fill), and in round-robin runs, which repeat bit for bit. The number of steps between two
@@ -34,6 +35,8 @@ LADDER: tuple[Pair, ...] = (
 LARGEST_SHARE = 0.25
 # Narrower types that shorten a step by less are not worth their rounding.
 LEAST_GAIN = 0.05
+# A change that saves less of what was predicted is undone: something else than the network limits the exchange.
+LEAST_SAVED = 0.1
 # Exchanges of a measurement, after one that also opens a connection and allocates memory.
 EXCHANGES = 5
 MOST_MEASUREMENTS = 2
@@ -155,6 +158,8 @@ class WireChoice:
         self._times: list[tuple[float, float]] = []
         self._round_trip: float | None = None
         self._has_named_local_steps = False
+        # What was measured before the last change, and how long the exchange should take since.
+        self._before: tuple[Choice, float] | None = None
         is_plain = membership.wire_types == (WireType.FLOAT32, WireType.FLOAT32)
         is_repeatable = membership.run_settings.order == "round-robin"
         self.is_settled = client.is_server_here or is_repeatable or not is_plain
@@ -181,7 +186,7 @@ class WireChoice:
         timing = Timing(median(rests), median(exchanges), self._round_trip or 0.0)
         self._times.clear()
         self._measurements += 1
-        choice = choose(timing, self._pair, self._elements)
+        choice = self._decide(timing)
         changes = choice.pair != self._pair
         self.is_settled = not changes or self._measurements == MOST_MEASUREMENTS
         if changes:
@@ -190,7 +195,16 @@ class WireChoice:
         if not changes and not (is_too_long and not self._has_named_local_steps):
             return None
         self._has_named_local_steps |= is_too_long
-        return ClientEvent(EventKind.WIRE_TYPES, _describe(timing, choice, changes=changes, is_too_long=is_too_long))
+        is_back = changes and choice.pair == LADDER[0]
+        text = _describe(timing, choice, changes=changes, is_back=is_back, is_too_long=is_too_long)
+        return ClientEvent(EventKind.WIRE_TYPES, text)
+
+    def _decide(self, timing: Timing) -> Choice:
+        if self._before is not None:
+            before, predicted = self._before
+            if timing.exchange > before.exchange - LEAST_SAVED * (before.exchange - predicted):
+                return before
+        return choose(timing, self._pair, self._elements)
 
     def _ask_round_trip(self) -> None:
         """Keep the fastest round trip: others meet busy processors, and what other workers send."""
@@ -208,14 +222,20 @@ class WireChoice:
                 raise
             return self._change(timing, _predict(timing, self._pair, before, self._elements))
         self._transfer.change_wire_types(membership.delta_wire_type, membership.parameter_wire_type.of_whole)
+        self._before = Choice(self._pair, timing.exchange), choice.exchange
         self._pair = choice.pair
         return choice
 
 
-def _describe(timing: Timing, choice: Choice, *, changes: bool, is_too_long: bool) -> str:
+def _describe(timing: Timing, choice: Choice, *, changes: bool, is_back: bool, is_too_long: bool) -> str:
     step = timing.rest + timing.exchange
     told = f"the exchange takes {_shown(timing.exchange)} of a step's {_shown(step)} ({timing.share:.0%})"
-    if changes:
+    if is_back:
+        told += (
+            f" with fewer bytes, and {_shown(choice.exchange)} before: the network does not limit it, so deltas and "
+            "parameters travel as float32 again"
+        )
+    elif changes:
         deltas, parameters = choice.pair
         told += (
             f", so from now on deltas travel as {deltas} and parameters as {parameters}, which should take "
