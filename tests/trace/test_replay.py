@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gem_server.recorder import RECORDED_SETTINGS
+from gem_simulator import SimulationError, read_recorded
 from gemps.v1 import run_pb2
 
 from gem_core import rule_names
@@ -188,6 +189,26 @@ async def test_deltas_that_travelled_rounded_are_kept_as_they_were_applied(
     await serving.stop()
     found = replay(tmp_path / "run.trace")
     assert found.parameters.tobytes() == exact.tobytes()
+
+
+async def test_a_session_that_changes_its_wire_types_is_replayed_and_cannot_be_followed(
+    serve: Serve, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.trace"
+    serving = await serve(record=path)
+    (worker,) = await serving.training(1)
+    for wire_type in (BFLOAT16, INT4_BLOCK):
+        await worker.join(delta_wire_types=[wire_type], parameter_wire_types=[BFLOAT16])
+        await worker.commit_on_new_stream(worker.prepare(worker.delta(worker.sequence)))
+    exact = serving.server.central.parameters.copy()
+    await serving.stop()
+    found = replay(path)
+    assert found.parameters.tobytes() == exact.tobytes()
+    assert (found.sessions, found.resets) == (1, 0)
+    names = [record.event["event"] for record in read_records(map_file(path))]
+    assert names.count("wire-types") == 2
+    with pytest.raises(SimulationError, match=r"changed its wire types during the run \(record with --network fast\)"):
+        read_recorded(path)
 
 
 async def test_a_session_that_expires_begins_again_with_a_moment_of_0(serve: Serve, tmp_path: Path) -> None:
