@@ -173,6 +173,7 @@ class _Replay:
             "parameters": self._parameters,
             "joined": self._joined,
             "left": lambda record: None,
+            "wire-types": lambda record: None,  # deltas are in it as they were applied
             "pulled": self._pulled,
             "forgotten": self._forgotten,
             "committed": self._committed,
