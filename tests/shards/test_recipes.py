@@ -66,6 +66,10 @@ class Twin:
         self.held = [self.theta.copy() for _ in range(WORKERS)]
         self.moments = [np.zeros_like(self.theta) for _ in range(WORKERS)]
 
+    def restarted(self) -> "Twin":
+        """The same run after a restart: workers pull, and their moments begin anew."""
+        return Twin(self.theta.copy(), self.settings)
+
     def commit(self, worker: int, delta: Float32, decays: tuple[float, ...]) -> Float32:
         outcome = slow.gem(self.theta, self.held[worker], self.moments[worker], delta, self.settings, np.float32)
         shares = [1 - float(np.float32(decay)) for decay in decays] or [1.0] * len(GROUPS)
@@ -118,6 +122,31 @@ def test_commits_with_rates_of_their_own_are_what_numpy_computes(
             worker.end()
     finally:
         group.stop()
+
+
+@pytest.mark.parametrize("durability", ["interval", "commit"])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_groups_and_rates_go_on_after_a_restart(tmp_path: Path, shards: int, durability: str) -> None:
+    twin = None
+    for process in range(2):
+        group = start(shards, tmp_path, rule="auto", durability=durability, resume=True)
+        try:
+            workers = begin(group, RecipeKind.MOVEMENT)
+            settings = slow.GemSettings(**recipe(RecipeKind.MOVEMENT).rule_settings())  # type: ignore[arg-type]
+            twin = twin.restarted() if twin is not None else Twin(workers[0].parameters, settings)
+            assert group.parameters().tobytes() == twin.theta.tobytes()
+            assert workers[0].client.membership.progress == 3 * process
+            for step in range(6):
+                eta, decays = rates(step)
+                delta = workers[step % WORKERS].delta()
+                workers[step % WORKERS].client.commit(delta, workers[step % WORKERS].into, eta=eta, decays=decays)
+                twin.commit(step % WORKERS, np.frombuffer(delta, np.float32, MODEL.parameter_count), decays)
+            assert group.parameters().tobytes() == twin.theta.tobytes()
+            for worker in workers:
+                worker.client.leave("interrupted")
+                worker.client.close()
+        finally:
+            group.stop()
 
 
 @pytest.mark.parametrize("shards", [1, 3])
