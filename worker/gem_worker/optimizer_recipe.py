@@ -30,7 +30,7 @@ class _Translation:
         kind: what a commit is made of.
         factor: what one commit's rate is of the optimizer's (for SGD, of its rate over 1 - momentum). One third is one
             worker's mean pi, 3.1, under gem with momentum 0.9; it holds for 1 to 32 workers, because pi falls by itself
-            (about 1 600 simulated runs, docs/rules.md).
+            (about 1 600 simulated runs, docs/rules.md). Orthogonalised steps take the whole rate (docs/default.md).
     """
 
     kind: RecipeKind
@@ -40,7 +40,7 @@ class _Translation:
 _A_THIRD = 1 / 3
 _ADAM = _Translation(RecipeKind.RMS, _A_THIRD)
 # Adam's family on a model with an embedding and hidden matrices: orthogonalising these is worth more than all else.
-_ADAM_WITH_EMBEDDING = _Translation(RecipeKind.SPECTRAL, _A_THIRD)
+_ADAM_WITH_EMBEDDING = _Translation(RecipeKind.SPECTRAL, 1.0)
 _TRANSLATIONS: Mapping[type[Optimizer], _Translation] = {
     Adam: _ADAM,
     AdamW: _ADAM,
