@@ -7,7 +7,7 @@ import torch
 from gem_worker.flat_model import FlatModel
 from gem_worker.hidden_matrices import hidden_matrices
 from gem_worker.model_tensors import inspect_model
-from gem_worker.optimizer_recipe import Choice, choose_recipe, orthogonalised
+from gem_worker.optimizer_recipe import Choice, choose_recipe, keep_first_rates, orthogonalised
 from torch import nn
 from torch.optim import SGD, Adadelta, Adam, AdamW, Muon, NAdam, Optimizer, RAdam
 from torch.optim.lr_scheduler import OneCycleLR
@@ -120,6 +120,18 @@ def test_a_recipe_is_that_of_the_first_step_however_far_the_schedule_is() -> Non
     assert optimizer.param_groups[0]["lr"] != before.groups[0]["lr"]
     assert optimizer.param_groups[0]["momentum"] != before.groups[0]["momentum"]
     assert choice_for(model, optimizer).recipe == before
+
+
+def test_a_script_that_sets_its_rate_by_hand_resumes_with_the_recipe_that_it_had() -> None:
+    model, again = make("perceptron"), make("perceptron")
+    optimizer = AdamW(model.parameters(), lr=0.25)
+    before = choice_for(model, optimizer).recipe
+    keep_first_rates(optimizer)
+    optimizer.param_groups[0]["lr"] = 0.125
+    resumed = AdamW(again.parameters(), lr=0.25)
+    resumed.load_state_dict(optimizer.state_dict())
+    assert resumed.param_groups[0]["lr"] == 0.125
+    assert choice_for(again, resumed).recipe == before
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,17 @@ def choose_recipe(
     return Choice(recipe, reason)
 
 
+def keep_first_rates(optimizer: Optimizer) -> None:
+    """Keep each group's first learning rate where schedulers do, and so in `optimizer.state_dict()`.
+
+    A script that sets the rate by hand, and is started again from its saved optimizer, then has the recipe that it had.
+    """
+    for group in optimizer.param_groups:
+        rate = group.get("lr")
+        if rate is not None:
+            group.setdefault("initial_lr", rate.clone() if isinstance(rate, Tensor) else rate)
+
+
 def rate_factor(kind: RecipeKind, factor: float, group: Mapping[str, Any]) -> float:
     """What a commit's rate is of the learning rate, in a recipe with this `factor`.
 

@@ -48,7 +48,7 @@ from gem_worker.local_optimizer import Every, LocalOptimizer
 from gem_worker.local_steps import LocalState, LocalSteps
 from gem_worker.loss_scaler import LossScaler
 from gem_worker.model_tensors import ScriptTensors, inspect_model
-from gem_worker.optimizer_recipe import choose_recipe
+from gem_worker.optimizer_recipe import choose_recipe, keep_first_rates
 from gem_worker.optimizer_watch import OptimizerWatch
 from gem_worker.settings import NetworkName, WireName
 from gem_worker.termination import COMMIT_SECONDS, TerminatedError, termination
@@ -216,6 +216,8 @@ class ParameterServer:
         offered = offer(delta_wire, parameter_wire, network)
         self._on_event = on_event or log_event
         self._choice = None if optimizer is None else choose_recipe(optimizer, model, tensors, every=every)
+        if optimizer is not None:
+            keep_first_rates(optimizer)
         self._client = Client(
             address,
             worker_name=name or os.environ.get("GEMPS_WORKER_NAME") or default_worker_name(),
