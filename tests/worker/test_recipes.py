@@ -55,6 +55,33 @@ def parameters_of(model: nn.Module) -> list[Tensor]:
     return [one.detach().clone() for one in model.parameters()]
 
 
+def train_as_examples_do(model: nn.Module, optimizer: Any) -> None:
+    for seed in range(3):
+        optimizer.zero_grad()
+        backward(model, seed)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("kind", [AdamW, Adadelta], ids=["translated", "own steps"])
+def test_a_function_that_takes_an_optimizer_takes_the_parameter_server_in_its_place(kind: type[Optimizer]) -> None:
+    models = [make("perceptron") for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    results = []
+    for model in models:
+        optimizer = kind(model.parameters(), lr=0.01)  # type: ignore[call-arg]
+        with serve() as server, connect(server, model, optimizer) as ps:
+            if model is models[0]:
+                train_as_examples_do(model, ps)
+            else:
+                backward(model, 7)  # a gradient that the function's first zero_grad would have dropped
+                ps.zero_grad()
+                train(ps, 3)
+            results.append(parameters_of(model))
+            assert ps.applied_steps == 3
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("is_shared", [False, True], ids=["stream", "shared memory"])
 def test_a_commit_is_the_translated_delta_and_takes_each_groups_decay(
     is_shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

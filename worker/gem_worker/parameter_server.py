@@ -492,6 +492,14 @@ class ParameterServer:
         flat.collect_gradients()
         scaling.unscale(scaler)
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Zero the model's gradients, as an optimizer's `zero_grad` does.
+
+        `step` has done so already. With this method a script's function that takes an optimizer, and calls its
+        `zero_grad` and `step`, can take this object in its place.
+        """
+        self.model.zero_grad(set_to_none)
+
     def close(self, reason: str = "done") -> None:
         """Leave the run and disconnect; the model stays usable."""
         with termination.held():
