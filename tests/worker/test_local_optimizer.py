@@ -599,3 +599,19 @@ def test_no_warning_says_that_the_optimizer_is_without_effect(
     with caplog.at_level(logging.WARNING), connect(server, model, adamw(model)) as ps:
         train(ps, 2)
     assert not caplog.records
+
+
+def test_a_script_that_steps_its_optimizer_and_never_exchanges_is_warned_once(
+    server: ServerThread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gem_worker.local_optimizer.LONELY_STEPS", 4)
+    model = make("perceptron")
+    optimizer = adamw(model)
+    with caplog.at_level(logging.WARNING), connect(server, model, optimizer) as ps:
+        train_alone(model, optimizer, 3)
+        ps.exchange()
+        train_alone(model, optimizer, 3)
+        assert not caplog.records
+        train_alone(model, optimizer, 5)
+    (warning,) = (one.getMessage() for one in caplog.records)
+    assert warning.startswith("4 steps of AdamW since the last exchange: this worker trains alone. Call ps.step(loss)")

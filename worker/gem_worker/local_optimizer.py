@@ -25,6 +25,8 @@ Every = int | Literal["auto"]
 # With "auto": of the median worker, at most.
 USUAL_STEPS = 8
 MOST_STEPS = 32
+# Own steps without an exchange at which a warning comes, unless `every` is as large.
+LONELY_STEPS = 100
 # Parameters that a warning names.
 NAMES_SHOWN = 5
 
@@ -165,6 +167,13 @@ class LocalOptimizer:
     def _count(self, *_: object) -> None:
         self.is_stepping = False
         self.steps += 1
+        if self.steps == max(LONELY_STEPS, self.every + 1):
+            _log.warning(
+                "%d steps of %s since the last exchange: this worker trains alone. Call ps.step(loss) in place of "
+                "optimizer.step(), or ps.exchange(loss) after it",
+                self.steps,
+                type(self._optimizer).__name__,
+            )
 
 
 def _refuse_run(run: RunSettings, *, is_auto: bool) -> None:
