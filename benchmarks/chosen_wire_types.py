@@ -53,12 +53,13 @@ def main() -> None:
     """Print a line for each link and network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20, help="measured steps of each run")
+    parser.add_argument("--megabits", type=int, nargs="+", default=MEGABITS, help="rates of the links, in Mbit/s")
     parser.add_argument("--worker", nargs=2, metavar=("ADDRESS", "NETWORK"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
         work(*given.worker, given.steps)
         return
-    for megabits in MEGABITS:
+    for megabits in given.megabits:
         with limited_links(megabits, 1) as ((place,), at_workers):
             for network in ("fast", "auto"):
                 with tempfile.TemporaryDirectory(prefix="gemps-bench-") as folder:

@@ -192,7 +192,7 @@ def test_where_even_the_narrowest_types_do_not_suffice_the_line_names_local_step
 def test_round_trips_that_narrow_types_do_not_save_are_told_and_nothing_changes() -> None:
     client = ScriptedClient()
     (event,) = scripted(client)(0.0005, 0.0021)
-    assert "narrower wire types would save little. For more, take more steps between two exchanges" in event.message
+    assert "narrower wire types would save little. To shorten it further, take more steps between" in event.message
     assert client.chosen == []
 
 

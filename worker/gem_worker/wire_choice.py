@@ -244,7 +244,7 @@ def _describe(timing: Timing, choice: Choice, *, changes: bool, is_back: bool, i
         )
     else:
         told += ", and narrower wire types would save little"
-    return told + (f". For more, {MORE_LOCAL_STEPS}" if is_too_long else "")
+    return told + (f". To shorten it further, {MORE_LOCAL_STEPS}" if is_too_long else "")
 
 
 def _shown(seconds: float) -> str:
