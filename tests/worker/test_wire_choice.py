@@ -1,5 +1,6 @@
 """A worker whose user named no wire types chooses them by its first exchanges (gem_worker/wire_choice.py)."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,9 @@ from gem_core.wire_types import WireType
 from tests.client.cutting_proxy import CuttingProxy, Direction
 from tests.shards.behind_proxies import HOST
 from tests.shards.group import serving
+from tests.worker.loops import train
+from tests.worker.serving import ServerThread
+from tests.worker.zoo import make
 
 PLAIN, HALF, QUARTER, EIGHTH = LADDER
 MILLION = 1_000_000
@@ -317,6 +321,30 @@ def test_of_two_workers_only_the_one_behind_the_slow_link_changes() -> None:
         assert second.version is not None
         assert second.version.clock == 1 + 2 * (MEASURED + 2)
     assert [event.kind for event in events] == [EventKind.WIRE_TYPES]
+
+
+@pytest.mark.parametrize("kind", ["perceptron", "batch-norm", "channels-last", "mixed-types", "tied-weights"])
+def test_models_of_every_memory_layout_follow_a_change_and_undo_steps_of_their_own(kind: str) -> None:
+    """What was received before a change can still be installed after it."""
+    with ServerThread(rule="downpour", eta=0.01) as server, ParameterServer(server.address, make(kind)) as ps:
+        _, transfer, _ = ps._require_joined()
+        for pair in (*LADDER, PLAIN):
+            ps.client.change_wire_types(*(WIRE_TYPES[one] for one in pair))
+            wire_types = ps.client.membership.wire_types
+            transfer.change_wire_types(wire_types[0], wire_types[1].of_whole)
+            before = {name: value.clone() for name, value in ps.model.state_dict().items()}
+            with torch.no_grad():
+                for parameter in ps.model.parameters():
+                    parameter.add_(1.0)
+            transfer.install()
+            after = ps.model.state_dict()
+            assert all(torch.equal(value, after[name]) for name, value in before.items())
+            assert all(map(math.isfinite, train(ps, 2)))
+        trained = {name: value.clone() for name, value in ps.model.state_dict().items()}
+        ps.client.pull(transfer.reply)
+        transfer.arrived()
+        transfer.install()
+        assert all(torch.equal(value, trained[name]) for name, value in ps.model.state_dict().items())
 
 
 @pytest.mark.parametrize(
