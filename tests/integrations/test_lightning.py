@@ -154,7 +154,7 @@ def test_a_run_that_follows_the_modules_optimizer_commits_each_of_its_steps(sett
         assert worker_status(server)["commits"] == 12
         assert callback.ps.last_report is not None
         assert callback.ps.last_report.loss is not None
-        assert callback.ps.last_report.eta == pytest.approx(0.01 * 0.9**12)
+        assert callback.ps.last_report.eta == pytest.approx(0.01 * 0.9**11)
         assert_central(server, module)
 
 

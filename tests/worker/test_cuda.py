@@ -138,7 +138,7 @@ def test_a_translated_step_on_cuda_is_that_of_the_cpu_and_waits_for_nothing(kind
                 translated.take()
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-            deltas = [one.gradient.float().cpu() * translated.scale for one in flat.trained]
+            deltas = [one.gradient.float().cpu() * translated.made.scale for one in flat.trained]
             translated.sent(is_finite=True)
         found.append(deltas)
         translated.close()

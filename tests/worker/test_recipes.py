@@ -284,7 +284,8 @@ def test_a_loop_that_runs_the_optimizer_itself_exchanges_after_each_step() -> No
             assert all(map(torch.equal, before, parameters_of(model))), "the server moves the parameters"
             scheduler.step()
             optimizer.zero_grad()
-            assert ps.exchange(loss, samples=16).applied
+            report = ps.exchange(loss, samples=16)
+            assert (report.applied, report.eta) == (True, 0.01 * 0.5**seed), "the rate is that of the step"
             assert not any(map(torch.equal, before, parameters_of(model)))
         assert optimizer.param_groups[0]["lr"] == 0.01 * 0.5**4
         assert ps.exchange().local, "there is nothing to commit"

@@ -54,7 +54,7 @@ class Made:
     def delta(self) -> dict[str, Values]:
         """Of the pending step, which this ends."""
         assert self.translated.take()
-        scale = self.translated.scale
+        scale = self.translated.made.scale
         found = {one.name: -scale * one.gradient.double().numpy() for one in self.flat.trained}
         self.translated.sent(is_finite=all(np.isfinite(one).all() for one in found.values()))
         return found
@@ -117,7 +117,9 @@ def test_adams_delta_is_the_gradient_over_the_root_of_its_mean_square(create: An
         gradients = made.set_gradients(seed, 1e-3 if seed < 5 else 1.0)  # the last is clamped at 5
         made.translated.run(None)
         expected = {name: slow[name].step(gradient, parameters[name]) for name, gradient in gradients.items()}
-        assert made.translated.decays == (() if coupled else (pytest.approx(0.003 * 0.3), pytest.approx(0.01 * 0.3)))
+        assert made.translated.made.decays == (
+            () if coupled else (pytest.approx(0.003 * 0.3), pytest.approx(0.01 * 0.3))
+        )
         assert_close(made.delta(), expected, 1e-4)
     assert {name: one.tolist() for name, one in values_of(model).items()} == {
         name: one.tolist() for name, one in parameters.items()
@@ -139,7 +141,7 @@ def test_sgds_delta_is_the_gradient_at_the_rate_that_momentum_reaches() -> None:
             else -0.2 * 0.75 / (3 * 0.5) * gradients[name]
             for name, group in groups_of(model, first, second).items()
         }
-        assert made.translated.decays == ()
+        assert made.translated.made.decays == ()
         assert_close(made.delta(), expected)
 
 
@@ -147,7 +149,8 @@ def test_hidden_matrices_beside_an_embedding_are_orthogonalised_and_then_scaled_
     model = Mixed()
     made = Made(model, AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.9), weight_decay=0.5))
     hidden = {"wide.weight", "tall.weight"}
-    slow = {name: SlowRms(0.9, 1e-8, 0.01) for name, _ in model.named_parameters()}
+    factor = made.recipe.groups[0]["factor"]
+    slow = {name: SlowRms(0.9, 1e-8, 3 * factor * 0.01) for name, _ in model.named_parameters()}
     for seed in range(4):
         gradients = made.set_gradients(seed)
         for name in hidden:
@@ -165,7 +168,7 @@ def test_muons_delta_has_the_size_that_its_own_steps_have() -> None:
     for seed in range(3):
         gradients = made.set_gradients(seed)
         made.translated.run(None)
-        assert made.translated.decays == (pytest.approx(0.002), 0.0)
+        assert made.translated.made.decays == (pytest.approx(0.002), 0.0)
         delta = made.delta()
         for name, columns in (("0.weight", 6), ("1.weight", 24)):
             orthogonal = spectral_direction(torch.from_numpy(gradients[name])).double().numpy()
@@ -184,7 +187,7 @@ def test_the_rate_is_that_of_now_also_when_it_is_zero_in_one_group() -> None:
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         delta = made.step(0)  # the same gradient again and again: directions of 1
-        assert made.translated.rate == rates[0]
+        assert made.translated.made.rate == rates[0]
         for name, group in names.items():
             np.testing.assert_allclose(abs(delta[name]), rates[bool(group)] / 3, rtol=1e-4)
 

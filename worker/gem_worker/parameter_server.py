@@ -423,19 +423,19 @@ class ParameterServer:
         self, translated: TranslatedOptimizer, loss: Tensor | float | None, samples: int
     ) -> StepReport:
         _, transfer, _ = self._require_joined()
-        rate = translated.rate
+        scale, rate, decays = translated.made
         if not translated.take():
             self._local_samples += samples
             return StepReport(False, False, None, self._version, None, samples, rate, 0.0, 0.0, 0.0, local=True)
         samples, self._local_samples = samples + self._local_samples, 0
         self._compare_weights()
         transfer.clock.computed()
-        staged = transfer.stage(translated.scale, loss, self._client.shared_delta)
+        staged = transfer.stage(scale, loss, self._client.shared_delta)
         # Gradients of a step whose BUFFERs alone are not finite have been taken into the mean of squares.
         is_finite = staged.usable or bool(staged.bad_buffer)
         try:
             if staged.usable:
-                report = self._commit(transfer, staged, samples, rate, 0, translated.decays)
+                report = self._commit(transfer, staged, samples, rate, 0, decays)
             else:
                 report = self._skip(transfer, staged.loss, samples, rate)
         finally:

@@ -13,7 +13,7 @@ States: idle, and pending (a delta is in the flat gradients, or kept while a scr
 
 import types
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,21 @@ from gem_worker.gradient_transform import LIMIT, GradientTransform, GroupNow, Pl
 from gem_worker.hidden_matrices import hidden_matrices
 from gem_worker.loss_scaler import as_scaler
 from gem_worker.optimizer_recipe import decays_coupled, number_of, orthogonalised, rate_factor
+
+
+class Made(NamedTuple):
+    """With what a delta was made.
+
+    Attributes:
+        scale: what the flat gradients are still to be multiplied by, besides -1.
+        rate: the learning rate of the first group.
+        decays: for each group of the recipe: the share that the commit takes from its parameters; empty: none.
+    """
+
+    scale: float
+    rate: float
+    decays: tuple[float, ...]
+
 
 # Attributes of the optimizer that differ until `close`.
 _REPLACED = ("step", "_step_supports_amp_scaling")
@@ -53,7 +68,7 @@ class TranslatedOptimizer:
         self._begin = begin
         self._is_own_step = self._is_unscaled = self._is_run = False
         self._kept: list[Tensor] = []
-        self._base = 1.0
+        self._made = Made(1.0, 0.0, ())
         self._steps: list[Tensor] = []
         self._transform = GradientTransform(flat, _plan(optimizer, recipe, flat))
         self._state = self._transform.new_state() if recipe.kind is RecipeKind.GRADIENT else self._attach()
@@ -75,19 +90,9 @@ class TranslatedOptimizer:
         return number_of(self._groups[0]["lr"])
 
     @property
-    def scale(self) -> float:
-        """What the flat gradients are still to be multiplied by, besides -1, once a delta is pending."""
-        return self._base
-
-    @property
-    def decays(self) -> tuple[float, ...]:
-        """For each group of the recipe: the share that a commit takes from its parameters; empty: none."""
-        shares = [
-            0.0 if decays_coupled(self._optimizer, group) else number_of(group["lr"]) * number_of(group["weight_decay"])
-            for group in self._groups
-        ]
-        untrained = [0.0] * (len(self._recipe.groups) - len(shares))
-        return (*shares, *untrained) if any(shares) else ()
+    def made(self) -> Made:
+        """With what the pending delta was made: a loop's schedule may have moved since."""
+        return self._made
 
     def run(self, scaler: object) -> None:
         """Make the delta of a step; one that is not finite if `scaler` finds that the gradients are not."""
@@ -175,7 +180,7 @@ class TranslatedOptimizer:
 
     @torch.no_grad()
     def _make(self, closure: Callable[[], object] | None) -> object:
-        """A step: the delta of the gradients, up to `-scale`."""
+        """A step: the delta of the gradients, up to `-made.scale`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -197,17 +202,22 @@ class TranslatedOptimizer:
         return loss
 
     def _direct(self) -> None:
-        rates = [self._rate_of(number, group) for number, group in enumerate(self._groups)]
-        self._base = rates[0] or 1.0
+        groups = self._groups
+        rates = [self._rate_of(number, group) for number, group in enumerate(groups)]
+        shares = [number_of(group["weight_decay"]) for group in groups]
+        coupled = [decays_coupled(self._optimizer, group) for group in groups]
+        scale = rates[0] or 1.0
         now = [
-            GroupNow(
-                rate / self._base,
-                number_of(group["weight_decay"]) if decays_coupled(self._optimizer, group) else 0.0,
-            )
-            for rate, group in zip(rates, self._groups, strict=True)
+            GroupNow(rate / scale, share if is_coupled else 0.0)
+            for rate, share, is_coupled in zip(rates, shares, coupled, strict=True)
         ]
-        untrained = [GroupNow(0.0)] * (len(self._recipe.groups) - len(now))
-        self._transform.direct(self._state, (*now, *untrained))
+        decays = [
+            0.0 if is_coupled else number_of(group["lr"]) * share
+            for group, share, is_coupled in zip(groups, shares, coupled, strict=True)
+        ]
+        untrained = len(self._recipe.groups) - len(groups)
+        self._transform.direct(self._state, (*now, *[GroupNow(0.0)] * untrained))
+        self._made = Made(scale, self.rate, (*decays, *[0.0] * untrained) if any(decays) else ())
 
     def _rate_of(self, number: int, group: Mapping[str, Any]) -> float:
         try:
