@@ -109,6 +109,20 @@ def test_a_commit_is_the_translated_delta_and_takes_each_groups_decay(
         assert ps.progress == 1
 
 
+def test_a_function_that_zeroes_before_it_steps_gets_the_worker_in_place_of_its_optimizer() -> None:
+    models = [make("perceptron") for _ in range(2)]
+    for model, zeroes in zip(models, (True, False), strict=True):
+        with serve() as server, connect(server, model, adamw(model)) as ps:
+            for _ in range(3):
+                if zeroes:
+                    ps.zero_grad()
+                    assert all(one.grad is None for one in model.parameters())
+                backward(model)
+                ps.step()
+    for one, other in zip(*map(parameters_of, models), strict=True):
+        assert torch.equal(one, other)
+
+
 OPTIMIZERS: dict[str, Any] = {
     "adamw": adamw,
     "sgd": lambda model: SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-4),
