@@ -42,7 +42,7 @@ from gem_server.state.schedule import EtaSchedule
 MAX_SOCKET_PATH_BYTES = 107
 
 # Of --rule.
-DEFAULT_RULE = "gem"
+DEFAULT_RULE = "auto"
 # The rule of --rule auto.
 _RULE_OF_AUTO = "gem"
 # What the optimizer of a worker's script decides under --rule auto. A server that is given one of these takes none.
@@ -198,11 +198,12 @@ class ServerSettings(BaseSettings):
     )
 
     eta: float = Field(
-        default_factory=default_eta,
+        default_factory=lambda given: default_eta({"rule": DEFAULT_RULE} | given),
         gt=0,
         allow_inf_nan=False,
         description="Learning rate. Its default is 0.001 with --precondition or with --direction rms or spectral, "
-        "0.002 with --direction auto, else 0.05. Under --rule auto it is that of what the first worker decides.",
+        "0.002 with --direction auto, else 0.05. Under --rule auto it is that of what the first worker decides; if it is "
+        "given there without --direction, commits are gradients, as of SGD.",
         json_schema_extra={"panel": "Learning rate"},
     )
     eta_schedule: str = Field(
@@ -529,8 +530,12 @@ class ServerSettings(BaseSettings):
 
     @property
     def given_direction(self) -> Direction | None:
-        """The direction, unless the first worker decides it; with a preconditioner it is the gradient by default."""
-        is_given = not self.is_auto or self.precondition != "none" or "direction" in self.model_fields_set
+        """The direction, unless the first worker decides it.
+
+        With a preconditioner it is the gradient by default, and with `eta` alone, too: that is then the learning rate of
+        gradients, which is far too large for the steps of direction auto.
+        """
+        is_given = not self.is_auto or self.precondition != "none" or {"direction", "eta"} & self.model_fields_set
         return self.direction if is_given else None
 
     @property

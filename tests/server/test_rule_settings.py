@@ -28,7 +28,8 @@ def test_the_choices_that_help_shows_are_the_rules_of_gemps() -> None:
 @pytest.mark.parametrize(
     ("given", "eta"),
     [
-        ({}, 0.05),
+        ({}, 0.002),
+        ({"rule": "gem"}, 0.05),
         ({"precondition": "rms"}, 0.001),
         ({"direction": "spectral"}, 0.001),
         ({"direction": "spectral", "eta": 0.1}, 0.1),

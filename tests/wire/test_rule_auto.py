@@ -107,7 +107,8 @@ async def test_a_worker_of_another_language_gets_plain_gem(serve: Serve) -> None
     [
         ({"direction": "rms"}, "rms", 0.001),
         ({"direction": "gradient"}, "", 0.05),
-        ({"eta": 0.01}, "auto", 0.01),
+        ({"eta": 0.01}, "", 0.01),
+        ({"eta": 0.01, "direction": "auto"}, "auto", 0.01),
         ({"precondition": "rms"}, "", 0.001),
         ({"eta_schedule": "step:1:0.5", "rule_settings": "kappa=2"}, "auto", 0.002),
     ],
