@@ -202,8 +202,8 @@ class ServerSettings(BaseSettings):
         gt=0,
         allow_inf_nan=False,
         description="Learning rate. Its default is 0.001 with --precondition or with --direction rms or spectral, "
-        "0.002 with --direction auto, else 0.05. Under --rule auto it is that of what the first worker decides; if it is "
-        "given there without --direction, commits are gradients, as of SGD.",
+        "0.002 with --direction auto, else 0.05. Under --rule auto it is that of what the first worker decides; if it "
+        "is given there without --direction, commits are gradients, as of SGD.",
         json_schema_extra={"panel": "Learning rate"},
     )
     eta_schedule: str = Field(
@@ -532,8 +532,8 @@ class ServerSettings(BaseSettings):
     def given_direction(self) -> Direction | None:
         """The direction, unless the first worker decides it.
 
-        With a preconditioner it is the gradient by default, and with `eta` alone, too: that is then the learning rate of
-        gradients, which is far too large for the steps of direction auto.
+        With a preconditioner it is the gradient by default, and with `eta` alone, too: that is then the learning rate
+        of gradients, which is far too large for the steps of direction auto.
         """
         is_given = not self.is_auto or self.precondition != "none" or {"direction", "eta"} & self.model_fields_set
         return self.direction if is_given else None
