@@ -89,7 +89,7 @@ SETTINGS: dict[str, Gone] = {
 
 # Flags that other tools have, and people try here.
 _IN_THE_SCRIPT = (
-    "hand the script's optimizer to ParameterServer(optimizer=...), and gemps keeps its learning rate; a built-in task, "
+    "hand the script's optimizer to ParameterServer(optimizer=...), which keeps its learning rate; a built-in task, "
     "or a script without an optimizer, takes --eta"
 )
 OF_OTHERS: dict[str, str] = {
