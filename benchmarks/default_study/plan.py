@@ -43,22 +43,31 @@ METHODS: Mapping[str, Method] = {
     "synchronous Muon": Method("synchronous", optimizer="Muon"),
 }
 
+Cells = tuple[tuple[int, str], ...]
+
 TEXT, LARGER, MLP, CNN = "text, 28 k", "text, 107 k", "digits, mlp", "digits, cnn"
 # Steps of each worker.
-_STEPS, _STEPS_OF_MANY = 300, 150
-_CELLS = ((1, ROUND_ROBIN), (3, ROUND_ROBIN), (3, EXPONENTIAL), (8, ROUND_ROBIN), (8, EXPONENTIAL), (32, EXPONENTIAL))
-_RATES = (0.002, 0.001, 0.004, 0.0005)
+_STEPS, _STEPS_OF_MANY = 300, 75
+_CELLS = ((1, ROUND_ROBIN), (3, EXPONENTIAL), (8, EXPONENTIAL))
+_MORE_CELLS = ((8, ROUND_ROBIN), (32, EXPONENTIAL))
+_RATES = (0.002, 0.0005, 0.004, 0.001)
 
 
-def translations(case: str, alone: str, methods: tuple[str, ...], rates: tuple[float, ...], seed: int) -> Iterator[Run]:
-    """A script's optimizer, alone and as n workers have it; S steps for each worker."""
+def translations(
+    case: str, alone: str, methods: tuple[str, ...], rates: tuple[float, ...], seed: int, cells: Cells = _CELLS
+) -> Iterator[Run]:
+    """A script's optimizer as n workers have it, and alone with the steps of one worker and of all together.
+
+    The longest of these, of 8 workers, only with the first rate.
+    """
     for rate in rates:
-        for workers in sorted({1, *(n for n, _ in _CELLS)}):
-            for steps in {_STEPS, _STEPS_OF_MANY} if workers == 1 else {steps_of(workers)}:
-                yield Run(case, alone, rate, 1, ROUND_ROBIN, workers * steps, seed)
-        for workers, order in _CELLS:
+        for workers, order in cells:
+            steps = steps_of(workers)
+            yield Run(case, alone, rate, 1, ROUND_ROBIN, steps, seed)
             for method in methods:
-                yield Run(case, method, rate, workers, order, workers * steps_of(workers), seed)
+                yield Run(case, method, rate, workers, order, workers * steps, seed)
+            if workers <= 3 or rate == rates[0]:
+                yield Run(case, alone, rate, 1, ROUND_ROBIN, workers * steps, seed)
 
 
 def steps_of(workers: int) -> int:
@@ -75,9 +84,7 @@ ALL_CELLS = (
 FEW_CELLS = ((1, ROUND_ROBIN), (8, EXPONENTIAL), (32, ROUND_ROBIN), (32, EXPONENTIAL))
 
 
-def defaults(
-    case: str, methods: Mapping[str, tuple[float, ...]], cells: tuple[tuple[int, str], ...], seed: int
-) -> Iterator[Run]:
+def defaults(case: str, methods: Mapping[str, tuple[float, ...]], cells: Cells, seed: int) -> Iterator[Run]:
     """Scripts without an optimizer; equal gradients in all."""
     gradients = TEXT_GRADIENTS if case.startswith("text") else DIGITS_GRADIENTS
     for workers, order in cells:
@@ -124,6 +131,7 @@ def stage(name: str, seed: int) -> Iterator[Run]:
             yield from pilot()
         case "adamw":
             yield from translations(TEXT, "AdamW alone", adamw, _RATES, seed)
+            yield from translations(TEXT, "AdamW alone", adamw, (0.002,), seed, _MORE_CELLS)
             for workers, order in _CELLS:
                 yield Run(TEXT, "auto", 0.002, workers, order, workers * steps_of(workers), seed)
         case "adam":
