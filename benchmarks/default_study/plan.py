@@ -70,6 +70,16 @@ def translations(
                 yield Run(case, alone, rate, 1, ROUND_ROBIN, workers * steps, seed)
 
 
+def high_rates(methods: tuple[str, ...], seed: int) -> Iterator[Run]:
+    """Rates above those that are compared, up to where a translation breaks; and `rms` at the whole rate."""
+    yield Run(TEXT, "AdamW: rms", 0.002, 8, EXPONENTIAL, 8 * _STEPS, seed)
+    for rate in (0.008, 0.016):
+        yield Run(TEXT, "AdamW alone", rate, 1, ROUND_ROBIN, _STEPS, seed)
+        for workers, order in ((1, ROUND_ROBIN), (8, EXPONENTIAL)):
+            for method in methods[:2]:
+                yield Run(TEXT, method, rate, workers, order, workers * _STEPS, seed)
+
+
 def steps_of(workers: int) -> int:
     """Steps of each worker."""
     return _STEPS if workers <= 8 else _STEPS_OF_MANY
@@ -94,13 +104,12 @@ def defaults(case: str, methods: Mapping[str, tuple[float, ...]], cells: Cells, 
 
 
 def pilot() -> Iterator[Run]:
-    """Learning rates of the candidates with momentum ahead of the direction, before anything is claimed."""
-    rates = (0.002, 0.004, 0.008)
-    found = {"auto": (0.002,), "ahead": rates, "ahead, signed": rates, "ahead, kappa 2, signed": rates}
-    found |= {"ahead, kappa 2": rates, "auto, signed": (0.002,)}
-    for workers, order in ((8, EXPONENTIAL), (32, ROUND_ROBIN)):
-        for method, tried in found.items():
-            for rate in tried:
+    """Learning rates of the candidates with momentum ahead of the direction, before they are compared with `auto`."""
+    tried = {"auto": (0.002,), "ahead, signed": (0.004, 0.008), "ahead": (0.004, 0.008)}
+    tried |= {"ahead, kappa 2, signed": (0.004, 0.008), "ahead, kappa 2": (0.004,), "auto, signed": (0.002,)}
+    for workers, order in ((8, EXPONENTIAL), (32, EXPONENTIAL)):
+        for method, rates in tried.items():
+            for rate in rates:
                 yield Run(TEXT, method, rate, workers, order, 2400, 0)
 
 
@@ -134,6 +143,8 @@ def stage(name: str, seed: int) -> Iterator[Run]:
             yield from translations(TEXT, "AdamW alone", adamw, (0.002,), seed, _MORE_CELLS)
             for workers, order in _CELLS:
                 yield Run(TEXT, "auto", 0.002, workers, order, workers * steps_of(workers), seed)
+        case "high rates":
+            yield from high_rates(adamw, seed)
         case "adam":
             yield from translations(MLP, "Adam alone", adam, _RATES, seed)
             yield from translations(CNN, "Adam alone", adam, (0.001, 0.002), seed)
