@@ -15,7 +15,7 @@ from gem_simulator.timeline import TimelineSettings, timeline
 from gem_simulator.workload import Hand, Workload, torch_as_it_was
 from gem_worker.errors import DivergedError
 from gem_worker.flat_model import FlatModel
-from gem_worker.gradient_transform import matrices_of, spectral_direction
+from gem_worker.gradient_transform import matrices_of
 from gem_worker.model_sizes import DEFAULT_SIZES, TransformerSizes
 from gem_worker.models import model_for_task
 from gem_worker.tasks import Task, create_task
@@ -35,7 +35,7 @@ from benchmarks.default_study.arithmetic import (
 
 CONTEXT = 32
 PLAIN_GEM = Gem()
-ROUND_ROBIN, EXPONENTIAL, SLOW = "round-robin", "exponential", "a quarter slow"
+ROUND_ROBIN, EXPONENTIAL = "round-robin", "exponential"
 # Of the learning rate that a schedule begins with, over the run, and at its end.
 _WARM_UP, _END = 0.05, 0.1
 
@@ -53,8 +53,6 @@ class Case:
 
 CASES: Mapping[str, Case] = {
     "text, 28 k": Case("text", "transformer", 8, 1.0, TransformerSizes(2, 24, 2)),
-    "text, 107 k": Case("text", "transformer", 8, 1.0, TransformerSizes(2, 56, 4)),
-    "text, 388 k": Case("text", "transformer", 8, 1.0, TransformerSizes(3, 96, 4)),
     "digits, mlp": Case("digits", "mlp", 16),
     "digits, cnn": Case("digits", "cnn", 16),
 }
@@ -66,7 +64,7 @@ class Method:
 
     Attributes:
         kind: `rms`, `spectral`, `gradient`, or `movement` (a step of `optimizer`); `synchronous` has no server.
-        optimizer: a class of torch.optim, for `movement` and `synchronous`; `Muon`: that of docs/transformer.md.
+        optimizer: a class of torch.optim, for `movement` and `synchronous`.
         options: of the optimizer, besides its rate.
         factor: of the rate, in a delta.
         momentum: of the gradients in the worker, before the direction.
@@ -194,13 +192,11 @@ def hidden_matrices(case: str) -> tuple[Matrix, ...]:
 
 def events(run: Run) -> Iterator[Event]:
     """Yield what happens at the server, on the simulator's clock."""
-    times = {ROUND_ROBIN: "constant:1", EXPONENTIAL: "exponential:1", SLOW: "lognormal:1,0.5"}[run.order]
-    slow = range(run.workers // 4) if run.order == SLOW else ()
+    times = "exponential:1" if run.order == EXPONENTIAL else "constant:1"
     return timeline(
         TimelineSettings(
             run.workers,
             Durations(times),
-            slower=dict.fromkeys(slow, 4.0),
             round_robin=run.order == ROUND_ROBIN,
             commits=run.gradients,
             seed=run.seed,
@@ -256,8 +252,6 @@ def _direction(gradient: Tensor, state: DirectionState, method: Method, matrices
 def _own_step(theta: Tensor, method: Method, run: Run) -> Callable[[Tensor, Tensor, float], Tensor]:
     """Return a function (parameters, gradient, rate) that gives a step of the worker's own optimizer."""
     own = theta.clone()
-    if method.optimizer == "Muon":
-        return _muon_step(own, hidden_matrices(run.case))
     optimizer = getattr(torch.optim, method.optimizer)([own], lr=run.rate, **method.options)
 
     def step(parameters: Tensor, gradient: Tensor, rate: float) -> Tensor:
@@ -266,27 +260,6 @@ def _own_step(theta: Tensor, method: Method, run: Run) -> Callable[[Tensor, Tens
         optimizer.param_groups[0]["lr"] = rate
         optimizer.step()
         return own - parameters
-
-    return step
-
-
-def _muon_step(own: Tensor, matrices: tuple[Matrix, ...]) -> Callable[[Tensor, Tensor, float], Tensor]:
-    """Muon as in docs/transformer.md: momentum 0.95 for hidden matrices, Adam for all else."""
-    adam = torch.optim.Adam([own], betas=(0.9, 0.99), eps=1e-8)
-    moment = torch.zeros_like(own)
-
-    def step(parameters: Tensor, gradient: Tensor, rate: float) -> Tensor:
-        own.copy_(parameters)
-        own.grad = gradient.clone()
-        adam.param_groups[0]["lr"] = rate
-        adam.step()
-        moved = own - parameters
-        moment.mul_(0.95).add_(gradient)
-        ahead = gradient + 0.95 * moment
-        for start, shape in matrices:
-            part = slice(start, start + shape.numel())
-            moved[part] = spectral_direction(ahead[part].view(shape)).flatten().mul_(-rate)
-        return moved
 
     return step
 
