@@ -13,7 +13,15 @@ from pathlib import Path
 import torch
 from gem_simulator import SimulationSettings, simulate
 
-from benchmarks.default_study.plan import METHODS, TEXT, stage
+from benchmarks.default_study.plan import DEFAULTS, METHODS, TEXT, TRANSLATED, stage
+from benchmarks.default_study.tables import (
+    Results,
+    default_rows,
+    markdown,
+    own_rows,
+    translation_rows,
+    worst_ratios,
+)
 from benchmarks.default_study.training import CASES, CONTEXT, EXPONENTIAL, Run, task_of, train
 
 
@@ -33,6 +41,22 @@ def check() -> None:
         sys.exit("The loop and the simulator differ.")
 
 
+def print_tables(results: Results) -> None:
+    """Print all that the results have, as docs/default.md does."""
+    for case, script, methods, stages in TRANSLATED:
+        runs = [run for name in stages for run in stage(name, 0) if run.case == case]
+        columns = ("rate", "n", "alone, S", "alone, n S", *(f"{one}: loss (gain), ratio" for one in methods))
+        print(f"{case}, {script}\n\n{markdown(columns, translation_rows(results, case, script, methods, runs))}\n")
+        for method, (worst, mean) in worst_ratios(results, case, methods, runs).items():
+            print(f"{method}: worst ratio {worst:.3f}, geometric mean {mean:.3f}")
+        print()
+    columns = ("model", "n", "gradients", *(f"{name}, eta {rate:g}" for name, rate in DEFAULTS))
+    runs = [run for name in ("default", "digits", "many") for run in stage(name, 0)]
+    print(f"{markdown(columns, default_rows(results, DEFAULTS, runs))}\n")
+    columns = ("model", "optimizer", "n", "alone, S", "alone, n S", "loss", "gain")
+    print(markdown(columns, own_rows(results, stage("own", 0))))
+
+
 def main() -> None:
     """Run what the output does not have yet."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -40,6 +64,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--output", type=Path, default=Path("runs") / "default.json")
     parser.add_argument("--check", action="store_true", help="compare the loop with the simulator")
+    parser.add_argument("--tables", action="store_true", help="print the output's tables")
     arguments = parser.parse_args()
     if arguments.check:
         check()
@@ -56,6 +81,8 @@ def main() -> None:
                     }
                     print(f"{run.key}: {results['runs'][run.key]}", flush=True)
                     output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    if arguments.tables:
+        print_tables(results["runs"])
 
 
 if __name__ == "__main__":

@@ -20,6 +20,9 @@ def _script(optimizer: str, *, schedule: bool = False, **options: object) -> dic
     return {f"{optimizer} alone": own, f"{optimizer} moved": replace(own, kind="movement", rule=_SIGNED)}
 
 
+# The one that the pilot chose.
+_AHEAD_OF_ALL = "ahead, kappa 2, signed"
+
 METHODS: Mapping[str, Method] = {
     **_script("AdamW", schedule=True, betas=(0.9, 0.99), weight_decay=_DECAY),
     **_script("Adam"),
@@ -35,10 +38,12 @@ METHODS: Mapping[str, Method] = {
     "auto": Method("spectral"),
     "ahead": replace(_AHEAD, rule=Gem(0.0, 1.0, 1.0)),
     "ahead, signed": replace(_AHEAD, rule=Gem(0.0, 1.0, 1.0, signed_gap=True)),
-    "ahead, kappa 2, signed": replace(_AHEAD, rule=_SIGNED),
+    _AHEAD_OF_ALL: replace(_AHEAD, rule=_SIGNED),
     "auto, signed": Method("spectral", rule=Gem(signed_gap=True)),
 }
 
+_OF_ADAMW = ("AdamW: spectral", "AdamW: spectral, a third", "AdamW: rms, a third")
+_OF_ADAM = ("Adam: rms", "Adam: rms, a third")
 Cells = tuple[tuple[int, str], ...]
 
 TEXT, MLP, CNN = "text, 28 k", "digits, mlp", "digits, cnn"
@@ -101,7 +106,7 @@ def defaults(case: str, methods: Mapping[str, tuple[float, ...]], cells: Cells, 
 def pilot() -> Iterator[Run]:
     """Learning rates of the candidates with momentum ahead of the direction, before they are compared with `auto`."""
     tried = {"auto": (0.002,), "ahead, signed": (0.004, 0.008), "ahead": (0.004,)}
-    tried |= {"ahead, kappa 2, signed": (0.004,), "auto, signed": (0.002,)}
+    tried |= {_AHEAD_OF_ALL: (0.004,), "auto, signed": (0.002,)}
     for method, rates in tried.items():
         for rate in rates:
             yield Run(TEXT, method, rate, 8, EXPONENTIAL, 2400, 0)
@@ -117,34 +122,49 @@ def own_steps(seed: int) -> Iterator[Run]:
                 yield Run(case, f"{optimizer} moved", rate, workers, order, workers * _STEPS, seed)
 
 
+# Case, script, methods and stages of a table.
+TRANSLATED = (
+    (TEXT, "AdamW alone", _OF_ADAMW, ("adamw",)),
+    (MLP, "Adam alone", _OF_ADAM, ("adam", "high rates of adam")),
+    (CNN, "Adam alone", _OF_ADAM, ("adam",)),
+)
+# What is compared as the default, with its eta.
+DEFAULTS = (("auto", 0.002), (_AHEAD_OF_ALL, 0.004), ("gem", 0.05), ("gem", 0.2))
+
+
 def stage(name: str, seed: int) -> Iterator[Run]:
     """Declare a stage's runs, those that decide most first."""
-    adamw = ("AdamW: spectral", "AdamW: spectral, a third", "AdamW: rms, a third")
-    adam = ("Adam: rms, a third", "Adam: rms")
-    every = (0.002, 0.0007, 0.006)
     match name:
         case "pilot":
             yield from pilot()
         case "adamw":
-            yield from translations(TEXT, "AdamW alone", adamw, _RATES, seed)
-            yield from translations(TEXT, "AdamW alone", adamw, (0.002,), seed, _MORE_CELLS)
+            yield from translations(TEXT, "AdamW alone", _OF_ADAMW, _RATES, seed)
+            yield from translations(TEXT, "AdamW alone", _OF_ADAMW, (0.002,), seed, _MORE_CELLS)
             for workers, order in _CELLS:
                 yield Run(TEXT, "auto", 0.002, workers, order, workers * steps_of(workers), seed)
         case "high rates":
-            yield from high_rates(adamw, seed)
+            yield from high_rates(_OF_ADAMW, seed)
         case "high rates of adam":
-            yield from translations(MLP, "Adam alone", adam, (0.008, 0.016), seed)
-            yield from translations(MLP, "Adam alone", adam, (0.002,), seed, _MORE_CELLS)
+            yield from translations(MLP, "Adam alone", _OF_ADAM, (0.008, 0.016), seed)
+            yield from translations(MLP, "Adam alone", _OF_ADAM, (0.002,), seed, _MORE_CELLS)
         case "adam":
-            yield from translations(MLP, "Adam alone", adam, _RATES, seed)
-            yield from translations(CNN, "Adam alone", adam, (0.001, 0.002), seed)
+            yield from translations(MLP, "Adam alone", _OF_ADAM, _RATES, seed)
+            yield from translations(CNN, "Adam alone", _OF_ADAM, (0.001, 0.002), seed)
         case "default":
-            for method, rate in (("ahead, kappa 2, signed", 0.004), ("auto", 0.002)):
+            for method, rate in ((_AHEAD_OF_ALL, 0.004), ("auto", 0.002)):
                 yield from defaults(TEXT, {method: (rate,)}, TEXT_CELLS, seed)
+        case "less":
+            yield from defaults(MLP, {_AHEAD_OF_ALL: (0.002,)}, DIGITS_CELLS, seed)
+            yield from defaults(TEXT, {_AHEAD_OF_ALL: (0.002,)}, TEXT_CELLS[:2], seed)
+        case "many":
+            yield Run(TEXT, _AHEAD_OF_ALL, 0.008, 100, EXPONENTIAL, TEXT_GRADIENTS_OF_MANY, seed)
+            yield Run(TEXT, _AHEAD_OF_ALL, 0.004, 100, ROUND_ROBIN, TEXT_GRADIENTS_OF_MANY, seed)
         case "etas":
-            yield from defaults(TEXT, {"auto": every[1:]}, TEXT_CELLS[1:2], seed)
+            yield from defaults(TEXT, {"auto": (0.0007, 0.006), _AHEAD_OF_ALL: (0.0013, 0.012)}, TEXT_CELLS[1:2], seed)
         case "digits":
-            yield from defaults(MLP, {"auto": every, "gem": (0.05, 0.2)}, DIGITS_CELLS, seed)
+            yield from defaults(
+                MLP, {"auto": (0.002,), _AHEAD_OF_ALL: (0.004,), "gem": (0.05, 0.2)}, DIGITS_CELLS, seed
+            )
         case "own":
             yield from own_steps(seed)
         case _:

@@ -55,20 +55,29 @@ def translation_rows(
     rows = []
     for rate, workers, order, gradients in cells:
         tried = [found_in(results, Run(case, method, rate, workers, order, gradients)) for method in methods]
+        if not all(tried):
+            continue
         losses = [one.loss if one else math.nan for one in tried]
         short = alone(results, case, script, rate, gradients // workers)
         long = alone(results, case, script, rate, gradients)
         best = min((one for one in losses if not math.isnan(one)), default=math.nan)
-        gains = ["" if workers == 1 else f" ({gain(short, one, long):.2f})" for one in losses]
-        said = [f"{loss:.3f}{gained}, {loss / best:.3f}" for loss, gained in zip(losses, gains, strict=True)]
+        gains = [gain(short, one, long) if workers > 1 else math.nan for one in losses]
+        said = [
+            f"{loss:.3f}{'' if math.isnan(share) else f' ({share:.2f})'}, {loss / best:.3f}"
+            for loss, share in zip(losses, gains, strict=True)
+        ]
         rows.append(
             (
                 max(one / best for one in losses),
-                [f"{rate:g}", f"{workers}, {order}", f"{short:.3f}", f"{long:.3f}", *said],
+                [f"{rate:g}", f"{workers}, {order}", _number(short), _number(long), *said],
             )
         )
     for _, row in sorted(rows, key=lambda one: -one[0]):
         yield row
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"
 
 
 def worst_ratios(
@@ -89,3 +98,41 @@ def worst_ratios(
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table."""
     return "\n".join(f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *rows))
+
+
+def default_rows(results: Results, methods: Sequence[tuple[str, float]], runs: Iterable[Run]) -> Iterator[list[str]]:
+    """For each cell: loss, that of the averaged model, accuracy, and the ratio to the first method's loss."""
+    cells = dict.fromkeys((run.case, run.workers, run.order, run.gradients) for run in runs)
+    rows: list[tuple[float, list[str]]] = []
+    for case, workers, order, gradients in cells:
+        tried = [found_in(results, Run(case, name, rate, workers, order, gradients)) for name, rate in methods]
+        if tried[0] is None:
+            continue
+        ratios = [one.loss / tried[0].loss if one else math.nan for one in tried]
+        cell = [case, f"{workers}, {order}", str(gradients)]
+        rows.append((ratios[1], cell + [_described(one, ratio) for one, ratio in zip(tried, ratios, strict=True)]))
+    yield from (row for _, row in sorted(rows, key=lambda one: -one[0]))
+
+
+def _described(found: Found | None, ratio: float) -> str:
+    if found is None or not found.figures:
+        return "-" if found is None else "failed"
+    figures = found.figures
+    accuracy = f", {figures['accuracy']:.1%}" if "digits" in found.run.case else ""
+    return f"{found.loss:.3f} ({figures['averaged_loss']:.3f}){accuracy}, {ratio:.3f}"
+
+
+def own_rows(results: Results, runs: Iterable[Run]) -> Iterator[list[str]]:
+    """Any other optimizer: the script alone, and its loss and gain with n workers."""
+    for run in runs:
+        found = found_in(results, run)
+        if not run.method.endswith(" moved") or found is None:
+            continue
+        script = run.method.removesuffix(" moved")
+        short, long = (
+            alone(results, run.case, f"{script} alone", run.rate, steps)
+            for steps in (run.gradients // run.workers, run.gradients)
+        )
+        share = f"{gain(short, found.loss, long):.2f}" if run.workers > 1 else "-"
+        cell = [run.case, f"{script} {run.rate:g}", f"{run.workers}, {run.order}"]
+        yield [*cell, f"{short:.3f}", f"{long:.3f}", f"{found.loss:.3f}", share]
