@@ -159,6 +159,10 @@ def stage(name: str, seed: int) -> Iterator[Run]:
         case "many":
             yield Run(TEXT, _AHEAD_OF_ALL, 0.008, 100, EXPONENTIAL, TEXT_GRADIENTS_OF_MANY, seed)
             yield Run(TEXT, _AHEAD_OF_ALL, 0.004, 100, ROUND_ROBIN, TEXT_GRADIENTS_OF_MANY, seed)
+            yield Run(TEXT, "auto", 0.002, 100, ROUND_ROBIN, TEXT_GRADIENTS_OF_MANY, seed)
+        case "seeds":
+            for method, rate in ((_AHEAD_OF_ALL, 0.004), ("auto", 0.002)):
+                yield from defaults(TEXT, {method: (rate,)}, TEXT_CELLS[:2], seed)
         case "etas":
             yield from defaults(TEXT, {"auto": (0.0007, 0.006), _AHEAD_OF_ALL: (0.0013, 0.012)}, TEXT_CELLS[1:2], seed)
         case "digits":
