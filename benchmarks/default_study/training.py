@@ -15,7 +15,7 @@ from gem_simulator.timeline import TimelineSettings, timeline
 from gem_simulator.workload import Hand, Workload, torch_as_it_was
 from gem_worker.errors import DivergedError
 from gem_worker.flat_model import FlatModel
-from gem_worker.gradient_transform import matrices_of
+from gem_worker.hidden_matrices import has_trained_embedding, hidden_matrices
 from gem_worker.model_sizes import DEFAULT_SIZES, TransformerSizes
 from gem_worker.models import model_for_task
 from gem_worker.tasks import Task, create_task
@@ -180,13 +180,13 @@ def task_of(case: str) -> Task:
 
 
 @cache
-def hidden_matrices(case: str) -> tuple[Matrix, ...]:
+def matrices_of(case: str) -> tuple[Matrix, ...]:
     """Those that are orthogonalised: none in a model without an embedding."""
     one = CASES[case]
     flat = FlatModel(model_for_task(task_of(case), one.model, 0))
-    if not any(tensor.spec.is_embedding for tensor in flat.tensors):
+    if not has_trained_embedding(flat.tensors):
         return ()
-    found = (flat.trained[number] for number in matrices_of(flat))
+    found = (flat.trained[number] for number in hidden_matrices(flat.tensors))
     return tuple(Matrix(tensor.start, tensor.tensor.shape) for tensor in found)
 
 
@@ -229,7 +229,7 @@ def _commit(bench: _Bench, worker: _Worker, run: Run, method: Method) -> float:
     if worker.step is not None:
         delta = worker.step(worker.snapshot, gradient, rate)
     else:
-        direction = _direction(gradient, worker.state, method, hidden_matrices(run.case))
+        direction = _direction(gradient, worker.state, method, matrices_of(run.case))
         delta = direction.mul_(-rate * method.factor)
     pi = apply_gem(bench.theta, worker.snapshot, worker.moment, delta, method.rule)
     if method.decay and worker.step is None:
