@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 import torch
 from gem_worker.flat_model import FlatModel
-from gem_worker.gradient_transform import GradientTransform, matrices_of
+from gem_worker.gradient_transform import GradientTransform, Plan
+from gem_worker.hidden_matrices import hidden_matrices
 from gem_worker.model_sizes import TransformerSizes
 from gem_worker.models.transformer import Transformer
 from torch.nn import functional
@@ -29,7 +30,7 @@ DIRECTIONS = (("gradient", 1.0), ("rms", 0.0), ("spectral", 0.0), ("spectral", 1
 def multiplications(flat: FlatModel) -> int:
     """Of five Newton-Schulz iterations over the matrices: two products with m x n, one of m x m."""
     total = 0
-    for number in matrices_of(flat):
+    for number in hidden_matrices(flat.tensors):
         m, n = sorted(flat.trained[number].tensor.shape)
         total += 5 * (2 * m * m * n + m**3)
     return total
@@ -47,7 +48,7 @@ def gradient_of(model: Transformer, batch_size: int, device: torch.device) -> Ca
 
 def direction_of(flat: FlatModel, direction: str, clip_norm: float, first: torch.Tensor) -> Callable[[], object]:
     """A direction of the same gradient again and again."""
-    transform = GradientTransform(flat, direction, clip_norm)
+    transform = GradientTransform(flat, Plan.of_direction(flat, direction), clip_norm)
     state = transform.new_state()
 
     def compute() -> None:

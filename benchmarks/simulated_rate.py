@@ -97,7 +97,7 @@ class Part:
 
     def __init__(self, case: Case, address: str, rank: int, parameters: int, stack: ExitStack) -> None:
         layout = Layout([TensorSpec("weight", (parameters,), ElementType.FLOAT32, TensorKind.PARAMETER)])
-        wires = (WIRE_TYPES[case.settings(1, 1).delta_wire],)
+        wires = (WIRE_TYPES[case.wire],)
         size = PayloadFormat(layout, wires[0]).byte_count
         self._held, self._delta = memoryview(bytearray(size)), memoryview(bytes(size))
         client = Client(

@@ -86,7 +86,8 @@ GROUPS = (
         "Worker",
         "For `gemps work`, and for `gemps train` except `--server` and `--worker-name`, which it sets itself, and "
         "`--log-format`. `gemps evaluate` takes those about data, model and device. A script with a `ParameterServer` "
-        "reads `GEMPS_SERVER`, `GEMPS_WORKER_NAME`, `GEMPS_DELTA_WIRE` and `GEMPS_PARAMETER_WIRE`, and no others.",
+        "reads `GEMPS_SERVER`, `GEMPS_WORKER_NAME`, `GEMPS_NETWORK`, `GEMPS_DELTA_WIRE` and `GEMPS_PARAMETER_WIRE`, "
+        "and no others.",
         WorkerSettings,
     ),
     Group(

@@ -6,6 +6,7 @@ __all__ = [
     "ChunkError",
     "CoreError",
     "LayoutError",
+    "RecipeError",
     "RuleError",
     "SelectionError",
     "SizeMismatchError",
@@ -48,6 +49,10 @@ class ChecksumError(CoreError):
 
 class RuleError(CoreError):
     """Unknown update rule, or illegal setting."""
+
+
+class RecipeError(CoreError):
+    """Illegal recipe of an optimizer, or decays that do not fit it."""
 
 
 class ThreadingError(RuntimeError):

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 from gem_core.errors import RuleError
 
 __all__ = [
+    "AUTO",
     "BUILT_IN",
     "DIRECTIONS",
     "ENTRY_POINTS",
@@ -28,8 +29,10 @@ __all__ = [
 ]
 
 Precondition = Literal["none", "rms", "averaged-rms"]
-Direction = Literal["gradient", "rms", "spectral"]
+Direction = Literal["gradient", "rms", "spectral", "auto"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+# In place of a rule's name: the server runs gem, and its first worker decides the rest (docs/rules.md).
+AUTO = "auto"
 
 BUILT_IN = {
     "gem": "gem_core.rules.gem:Gem",

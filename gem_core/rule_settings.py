@@ -9,6 +9,7 @@ from gem_core.errors import RuleError
 __all__ = [
     "GEM_SETTINGS",
     "LOCAL_STEPS",
+    "PRECONDITIONED_SETTINGS",
     "PRECONDITION_SETTINGS",
     "WEIGHT_DECAY",
     "Setting",
@@ -37,7 +38,16 @@ WEIGHT_DECAY = Setting(
 
 LOCAL_STEPS = Setting("local_steps", 1, 1, 1e6, "gradients in a commit, of which it has the mean", whole=True)
 
-GEM_SETTINGS = (
+SIGNED_GAP = Setting(
+    "signed_gap",
+    0,
+    0,
+    1,
+    "1: others' movement counts only where it goes in the delta's direction; 0: wherever it goes",
+    whole=True,
+)
+
+_GEM_SETTINGS = (
     Setting("momentum", 0.9, 0.0, 0.9999, "mu: how long a worker's moment remembers its deltas"),
     Setting("kappa", 1.0, 0.0, 1e6, "amplifies the proxy's energy; 2 is the paper's aggressive setting"),
     Setting("pi_min", 0.0, -1e6, 1e6, "least factor; below 0 runs of five workers and more diverge"),
@@ -48,17 +58,28 @@ GEM_SETTINGS = (
     Setting("local_rate", 0.3, 0.0, 100.0, "size of a worker's steps between commits, in eta; 0: none"),
 )
 
+GEM_SETTINGS = (*_GEM_SETTINGS, SIGNED_GAP)
+
 PRECONDITION_SETTINGS = (
     Setting("beta2", 0.99, 0.0, 0.999999, "how long the mean square of the gradients remembers"),
     Setting("precondition_epsilon", 1e-8, 1e-30, 1.0, "added to the root of the mean square"),
     Setting("precondition_cap", 5.0, 1e-3, 1e6, "largest step of an element, in eta; for rarely used elements"),
 )
 
+PRECONDITIONED_SETTINGS = (*_GEM_SETTINGS, *PRECONDITION_SETTINGS)
+
 
 def default_eta(settings: Mapping[str, Any]) -> float:
-    """Smaller where eta is the size of a step."""
-    usual = {"precondition": "none", "direction": "gradient"}
-    return 0.05 if all(settings.get(name, value) == value for name, value in usual.items()) else 0.001
+    """Smaller where eta is the size of a step.
+
+    Under rule `auto` without a direction it is that of direction `auto`; a worker's Join may decide otherwise.
+    """
+    precondition, direction = settings.get("precondition", "none"), settings.get("direction", "gradient")
+    if precondition != "none":
+        return 0.001
+    if direction == "auto" or (direction == "gradient" and settings.get("rule") == "auto"):
+        return 0.002
+    return 0.05 if direction == "gradient" else 0.001
 
 
 def check_settings(rule: str, known: Sequence[Setting], given: Mapping[str, Any]) -> dict[str, float]:

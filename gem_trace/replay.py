@@ -173,6 +173,7 @@ class _Replay:
             "parameters": self._parameters,
             "joined": self._joined,
             "left": lambda record: None,
+            "wire-types": lambda record: None,  # deltas are in it as they were applied
             "pulled": self._pulled,
             "forgotten": self._forgotten,
             "committed": self._committed,
@@ -224,7 +225,11 @@ class _Replay:
         parameters = np.frombuffer(record.payload, np.float32, count).copy()
         rest = bytes(record.payload[4 * count :])
         buffers, rest = rest[: layout.buffer_bytes], rest[layout.buffer_bytes :]
-        self._rule.begin(layout)
+        groups = event.get("groups")
+        if groups is None:
+            self._rule.begin(layout)
+        else:
+            self._rule.begin(layout, groups)
         if kept:
             values = np.frombuffer(rest, np.float32).reshape(vectors - 1, count)
             self._rule.restore_run([aligned_copy(one) for one in values], kept["scalars"])
@@ -297,7 +302,8 @@ class _Replay:
             raise ReplayError(
                 f"{place} does not follow from what came before it: its session does not hold clock {base}"
             )
-        found = self._rule.commit(now.parameters, session.state, delta, staleness, event.get("eta", math.nan))
+        eta, decays = event.get("eta", math.nan), event.get("decays", ())
+        found = self._rule.commit(now.parameters, session.state, delta, staleness, eta, decays)
         _compare(found, Statistics(**event["statistics"]), place)
         now.buffers = bytes(record.payload[4 * count :])
         now.clock = clock

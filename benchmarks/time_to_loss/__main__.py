@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gem_worker.errors import TaskError
+
 from benchmarks.time_to_loss.contenders import CONTENDERS, Contender
 from benchmarks.time_to_loss.contest import Outcome, run
 from benchmarks.time_to_loss.verdicts import compared, judged, table
@@ -42,6 +44,10 @@ def main() -> None:
     given = parser.parse_args()
     if given.compared_in and not given.compared_in.exists():
         parser.error(f"--compared-in {given.compared_in}: there is no such file")
+    try:
+        WORKLOADS[given.workload].model(0)
+    except TaskError as error:
+        parser.error(f"--workload {given.workload}: {error}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces and groups are removed
     results = Results(given.output)
     earlier = Results(given.compared_in) if given.compared_in else None

@@ -1,4 +1,4 @@
-"""What this release removed, and what to use instead. It is said for one release; then this file goes.
+"""What this release removed, and what to use instead. It is said for one release; then these tables go.
 
 A removed option, key, variable or command ends `gemps` with exit code USAGE and one line, which begins with the thing
 and ends with the text from a table below. `ExplainingCommand` and `ExplainingGroup` look at the command line, and
@@ -87,6 +87,18 @@ SETTINGS: dict[str, Gone] = {
     ),
 }
 
+# Flags that other tools have, and people try here.
+_IN_THE_SCRIPT = (
+    "hand the script's optimizer to ParameterServer(optimizer=...), which keeps its learning rate; a built-in task, "
+    "or a script without an optimizer, takes --eta"
+)
+OF_OTHERS: dict[str, str] = {
+    "--lr": _IN_THE_SCRIPT,
+    "--learning-rate": _IN_THE_SCRIPT,
+    "--optimizer": _IN_THE_SCRIPT,
+    "--optim": _IN_THE_SCRIPT,
+}
+
 # Commands, without "gemps".
 COMMANDS: dict[str, str] = {
     "sample": 'gemps evaluate MODEL_FILE --sample 500 --prompt "..." writes text',
@@ -123,7 +135,9 @@ class ExplainingGroup(TyperGroup):
 
 
 def refuse_flag(flag: str) -> None:
-    """Raise CommandError if `flag`, with its dashes, is gone."""
+    """Raise CommandError if `flag`, with its dashes, is gone, or is one that only other tools have."""
+    if flag in OF_OTHERS:
+        raise CommandError(f"gemps has no {flag}: {OF_OTHERS[flag]}", USAGE)
     setting = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
     if setting in SETTINGS:
         raise _error(flag, SETTINGS[setting].instead)

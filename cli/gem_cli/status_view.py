@@ -1,7 +1,7 @@
 """Formats a `gemps.v1.RunStatus`, as a dict."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -333,6 +333,11 @@ def wire_types(worker: Status) -> str:
     return f"{deltas} deltas and {parameters} parameters"
 
 
+def wire_type_counts(workers: Iterable[Status]) -> dict[str, int]:
+    """How many workers have which wire types."""
+    return dict(sorted(Counter(filter(None, map(wire_types, workers))).items()))
+
+
 def printable(text: str, limit: int = 24) -> str:
     """A peer's text in at most `limit` characters, with escapes for characters that people would not see."""
     shown = escape_invisible(text)
@@ -340,10 +345,18 @@ def printable(text: str, limit: int = 24) -> str:
 
 
 def rule_name(settings: Mapping[str, Any]) -> str:
-    """Rule with preconditioner and direction; empty if unknown."""
+    """Rule with preconditioner and direction, or by whose optimizer; empty if unknown."""
     rule, precondition = str(settings.get("rule") or ""), settings.get("precondition")
+    if recipe := settings.get("recipe"):
+        return f"{rule} by {printable(str(recipe.get('optimizer')))}"
     rule += f" with {precondition}" if precondition else ""
     return f"{rule} of {settings['direction']} directions" if settings.get("direction") else rule
+
+
+def rule_line(status: Status) -> str:
+    """What the run does with commits, and who decided it, in one line; "-" if unknown."""
+    told = printable(str(status.get("rule", "")), 500)  # absent of older servers
+    return told.removeprefix("rule ") or rule_name(status.get("settings", {})) or "-"
 
 
 def facts(status: Status) -> list[tuple[str, str]]:
@@ -358,12 +371,13 @@ def facts(status: Status) -> list[tuple[str, str]]:
 
 def _facts_of_settings(status: Status) -> list[tuple[str, str]]:
     settings = status.get("settings", {})
-    rule = " ".join(f"{name}={number(value)}" for name, value in sorted(settings.get("rule_settings", {}).items()))
+    numbers = " ".join(f"{name}={number(value)}" for name, value in sorted(settings.get("rule_settings", {}).items()))
     budget = ", ".join(
         f"{number(amount)} {name}" for name, amount in settings.get("budget", {}).items() if float(amount) > 0
     )
     return [
-        ("rule", f"{rule_name(settings) or '-'} {rule}".strip()),
+        ("rule", rule_line(status)),
+        ("rule settings", numbers or "none"),
         ("eta", f"{number(status.get('next_eta'))} now, {number(settings.get('eta'))} set"),
         ("budget", budget or "none"),
         ("order", str(settings.get("order", "")).rpartition("ORDER_")[2].lower().replace("_", "-")),
@@ -399,8 +413,8 @@ def _facts_of_workers(status: Status) -> list[tuple[str, str]]:
     ways = Counter(way for way in map(exchange, workers) if way in _TRANSPORTS.values())
     if ways:
         found.append(("exchange", ", ".join(f"{count} over {way}" for way, count in sorted(ways.items()))))
-    if wires := Counter(filter(None, map(wire_types, workers))):
-        found.append(("wire types", "; ".join(f"{count} with {types}" for types, count in sorted(wires.items()))))
+    if wires := wire_type_counts(workers):
+        found.append(("wire types", "; ".join(f"{count} with {types}" for types, count in wires.items())))
     return found
 
 

@@ -3,13 +3,19 @@
 In this order:
 
     m_w   <- mu * m_w + delta
-    pi    =  clamp((kappa * |m_w| - |theta - s_w|) / (|delta| + epsilon), pi_min, pi_max)
+    gap   =  |theta - s_w|, or with the setting signed_gap max(0, sign(delta) * (theta - s_w))
+    pi    =  clamp((kappa * |m_w| - gap) / (|delta| + epsilon), pi_min, pi_max)
     theta <- theta + pi * delta
     s_w   <- theta
 
 Unlike the paper's, pi is computed when the delta is applied, so theta - s_w is exact. The clamp is only in the paper's
 code; without its lower end, runs of five or more workers diverge. One worker is not momentum SGD: its update is
 sign(delta) * min(|m|, pi_max * |delta|).
+
+The signed gap is not in the paper. It takes from a delta only what other workers have moved in its own direction since
+the snapshot, which they have done in its place; what they moved against it does not shorten it. With momentum 0, kappa
+2 and pi_max 1 a delta is a worker's whole step, as its own optimizer makes it, and a worker that is alone gets exactly
+that where |delta| >= epsilon.
 """
 
 from __future__ import annotations
@@ -41,8 +47,23 @@ def _gem_update(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsil
     return theta, theta, moment, update, pi
 
 
+def _signed_gem_update(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon):  # type: ignore[no-untyped-def]
+    moment = mu * moment + delta
+    gap = theta - snapshot
+    gap = -gap if delta < np.float32(0) else gap
+    gap = gap if gap > np.float32(0) else np.float32(0)
+    pi = (kappa * abs(moment) - gap) / (abs(delta) + epsilon)
+    pi = pi_min if pi < pi_min else pi
+    pi = pi_max if pi > pi_max else pi
+    update = pi * delta
+    theta = theta + update
+    return theta, theta, moment, update, pi
+
+
 # For preconditioned steps.
 gem_element = arithmetic(_gem_update)
+# A kernel of its own, because a kernel of both would make rule gem 3 to 6 % slower (4 million parameters, one thread).
+_signed_kernel = Kernel(_signed_gem_update, proxy="moment")
 
 
 class Gem(DecayingRule):
@@ -65,6 +86,8 @@ class Gem(DecayingRule):
             np.float32(chosen[name]) for name in ("momentum", "kappa", "pi_min", "pi_max", "epsilon")
         )
         self._limits, self._proxy_scale = self._constants[2:4], chosen["kappa"]
+        self._has_signed_gap = chosen.get("signed_gap") == 1  # preconditioned rules have no such setting
+        self.kernel = _signed_kernel if self._has_signed_gap else type(self).kernel
 
     @property
     def worker_step(self) -> WorkerStep:
@@ -98,7 +121,10 @@ class Gem(DecayingRule):
         with np.errstate(over="ignore", invalid="ignore"):  # diverging runs
             moments = mu * moment[at] + deltas
             drifts = parameters[at] - state.snapshot[at]
-            pi: NDArray[np.float32] = (kappa * np.abs(moments) - np.abs(drifts)) / (np.abs(deltas) + epsilon)
+            gaps = np.abs(drifts)
+            if self._has_signed_gap:
+                gaps = np.maximum(np.where(deltas < 0, -drifts, drifts), np.float32(0))
+            pi: NDArray[np.float32] = (kappa * np.abs(moments) - gaps) / (np.abs(deltas) + epsilon)
             return np.clip(pi, least, most, out=pi)
 
     def _scalars(self, staleness: int, eta: float) -> tuple[np.float32, ...]:

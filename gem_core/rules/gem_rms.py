@@ -20,7 +20,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_core.rule_settings import GEM_SETTINGS, PRECONDITION_SETTINGS
+from gem_core.rule_settings import PRECONDITIONED_SETTINGS
 from gem_core.rules.gem import Gem, gem_element
 from gem_core.rules.interface import RuleState
 from gem_core.rules.kernel import Kernel
@@ -56,7 +56,7 @@ class GemRms(Gem):
     first_scalars = MappingProxyType({"square_weight": 0.0})
     precondition = "rms"
     needs_eta = True
-    known_settings = (*GEM_SETTINGS, *PRECONDITION_SETTINGS)
+    known_settings = PRECONDITIONED_SETTINGS
 
     def __init__(self, settings: Mapping[str, float]) -> None:
         super().__init__(settings)

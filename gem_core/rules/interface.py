@@ -83,8 +83,20 @@ class UpdateRule:
         self._vectors: tuple[NDArray[np.float32], ...] = ()
         self.scalars_of_run = dict(self.first_scalars)
 
-    def begin(self, layout: Layout) -> None:
-        """See the tensors, before the first worker."""
+    def change_settings(self, settings: Mapping[str, float]) -> None:
+        """Become a new rule with these settings, before `begin`, the first worker and the first commit.
+
+        Kernels that are loaded stay so. Raises RuleError without changes, as the constructor.
+        """
+        is_warm = self._is_warm
+        vars(self).update(vars(type(self)(settings)), _is_warm=is_warm)
+
+    def begin(self, layout: Layout, groups: Sequence[int] | None = None) -> None:
+        """See the tensors, before the first worker.
+
+        `groups`: in a run whose commits bring decays, the group of each PARAMETER of the layout, each an index of these
+        decays. Raises RuleError or SizeMismatchError if they do not fit.
+        """
 
     @property
     def kept_vectors(self) -> int:
@@ -149,6 +161,7 @@ class UpdateRule:
         delta: NDArray[np.float32],
         staleness: int,
         eta: float = math.nan,
+        decays: Sequence[float] = (),
     ) -> Statistics:
         """Apply `delta` to `parameters` in place and update the state. Releases the GIL.
 
@@ -158,12 +171,16 @@ class UpdateRule:
             delta: -eta * gradient or `worker_step`'s result; like `parameters`, finite.
             staleness: commits since the snapshot.
             eta: the learning rate in `delta`.
+            decays: for rules that derive from `DecayingRule`: the share, from 0 to below 1, that this commit takes from
+                theta in each group of `begin`; empty: none.
 
         Raises:
             SizeMismatchError: wrong type, shape, memory order or alignment.
             TypeError: a vector other than delta cannot be written.
-            RuleError: staleness is negative, or the rule needs eta and got none.
+            RuleError: staleness is negative, the rule needs eta and got none, or the decays do not fit.
         """
+        if decays:
+            raise RuleError(f"rule {self.name!r} takes no decays: commit without them, or use rule 'gem'")
         self._check_vectors(parameters, state)
         if not _is_usable(delta, parameters.size):
             raise _unusable("delta", delta, parameters.size)
@@ -198,11 +215,15 @@ class UpdateRule:
         """Load kernels and start threads. Raises ThreadingError."""
         require_threads()
         self._is_warm = True
+        rule = type(self)(self.settings)  # keeps run vectors clean
+        rule.begin(SMALLEST)
+        rule._run_kernels()
+
+    def _run_kernels(self) -> None:
+        """Commit with each kernel, to the layout SMALLEST."""
         for parallel in (False, True):
-            rule = type(self)(self.settings)  # keeps run vectors clean
-            rule.begin(_SMALLEST)
             parameters = np.zeros(1, np.float32)
-            rule._commit(parameters, rule.new_worker(parameters), np.ones(1, np.float32), 0, 1e-6, parallel)
+            self._commit(parameters, self.new_worker(parameters), np.ones(1, np.float32), 0, 1e-6, parallel)
 
     def _commit(
         self,
@@ -254,4 +275,5 @@ def _unusable(what: str, array: NDArray[Any], size: int) -> SizeMismatchError:
     )
 
 
-_SMALLEST = Layout([TensorSpec("weight", (1,), ElementType.FLOAT32, TensorKind.PARAMETER)])
+# Of rules that only load their kernels.
+SMALLEST = Layout([TensorSpec("weight", (1,), ElementType.FLOAT32, TensorKind.PARAMETER)])

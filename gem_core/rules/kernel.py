@@ -96,22 +96,22 @@ def parallel(theta, snapshot, {vectors}delta, {scalars}least, most, partials, le
 """
 
 _PIECES = """
-def serial(theta, snapshot, {vectors}delta, {scalars}least, most, kept_by_decay, partials, pieces):
+def serial(theta, snapshot, {vectors}delta, {scalars}least, most, kept_factors, partials, pieces):
     for piece in range(pieces.shape[0]):
-        a, b, kept_here = pieces[piece, 0], pieces[piece, 1], kept_by_decay if pieces[piece, 2] else float32(1)
+        a, b, kept_here = pieces[piece, 0], pieces[piece, 1], kept_factors[pieces[piece, 2]]
         update_block(theta[a:b], snapshot[a:b], {slices}delta[a:b], {scalars}least, most, kept_here, partials[piece])
 
-def parallel(theta, snapshot, {vectors}delta, {scalars}least, most, kept_by_decay, partials, pieces):
+def parallel(theta, snapshot, {vectors}delta, {scalars}least, most, kept_factors, partials, pieces):
     for piece in prange(pieces.shape[0]):
-        a, b, kept_here = pieces[piece, 0], pieces[piece, 1], kept_by_decay if pieces[piece, 2] else float32(1)
+        a, b, kept_here = pieces[piece, 0], pieces[piece, 1], kept_factors[pieces[piece, 2]]
         update_block(theta[a:b], snapshot[a:b], {slices}delta[a:b], {scalars}least, most, kept_here, partials[piece])
 """
 
 
 class Decay(NamedTuple):
-    """Factor of theta in `pieces` (start, stop, whether it decays)."""
+    """Factors of theta, `kept`, and the `pieces` that each is for (start, stop, index of the factor)."""
 
-    kept: np.float32
+    kept: NDArray[np.float32]
     pieces: NDArray[np.int64]
 
 
@@ -162,8 +162,8 @@ class Kernel:
         vectors, scalars = self._arguments()
         namespace = self._namespace(blocks)
         signature = (
-            *[VECTOR] * (2 + len(vectors)), READ_ONLY_VECTOR, *[SCALAR] * (len(scalars) + 2 + decays), PARTIALS,
-            INTEGERS if decays else INTEGER,
+            *[VECTOR] * (2 + len(vectors)), READ_ONLY_VECTOR, *[SCALAR] * (len(scalars) + 2),
+            *([VECTOR, PARTIALS, INTEGERS] if decays else [PARTIALS, INTEGER]),
         )  # fmt: skip
         for loop in ("serial", "parallel"):
             kind = f"decaying_{loop}" if decays else loop

@@ -27,7 +27,7 @@ from gem_cli.training.metrics_file import MetricsFile
 from gem_cli.training.run_folder import RunFolder
 from gem_server.settings import MAX_SOCKET_PATH_BYTES, ServerSettings
 from gem_worker.client import ClientError, Observer
-from gem_worker.client.settings import WIRE_VARIABLES, ClientSettings
+from gem_worker.client.settings import EXCHANGE_VARIABLES, ClientSettings
 from pydantic import ValidationError
 
 from gem_core.extras import PACKAGES, explain_missing
@@ -38,7 +38,7 @@ from gem_launch.tables import Table, table
 POLL = 0.02  # seconds
 STOP_SECONDS = 60.0  # draining, writing gigabytes
 GROUP_SECONDS = 3.0  # a shard that fails ends the others
-OF_WORKERS = {*WIRE_VARIABLES, "every", "optimizer"}
+OF_WORKERS = {*EXCHANGE_VARIABLES, "every", "optimizer"}
 
 _log = logging.getLogger(__name__)
 

@@ -3,6 +3,8 @@
 MESSAGE_BYTES = (2 << 20) + (64 << 10)
 # All fields of a message except its chunk's data.
 FIELDS_BYTES = 8192
+# JoinRequest.recipe: 256 groups with 16 settings each, and a group for each of 65,536 tensors, fit.
+RECIPE_BYTES = 512 << 10
 # More of an Initialize: the adapter.
 ADAPTER_BYTES = 32 << 10
 # Parsing 2 MiB of empty fields would take seconds.

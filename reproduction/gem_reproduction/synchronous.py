@@ -8,7 +8,8 @@ from collections.abc import Callable
 import torch
 from gem_simulator.settings import SimulationSettings
 from gem_worker.flat_model import FlatModel
-from gem_worker.gradient_transform import BETA2, EPSILON, GradientTransform, matrices_of, spectral_direction
+from gem_worker.gradient_transform import BETA2, EPSILON, GradientTransform, Plan, spectral_direction
+from gem_worker.hidden_matrices import hidden_matrices
 from gem_worker.tasks import Task
 from torch import Tensor, nn
 
@@ -25,7 +26,7 @@ def train_synchronously(settings: SimulationSettings, task: Task, method: Method
 
     def prepare(model: nn.Module) -> Callable[[], None]:
         flat = FlatModel(model)
-        clip = GradientTransform(flat, "gradient", settings.clip_norm)
+        clip = GradientTransform(flat, Plan(), settings.clip_norm)
         apply = _muon(flat, settings.eta) if method == "synchronous-muon" else _adam(flat, settings.eta)
 
         def update() -> None:
@@ -49,7 +50,7 @@ def _adam_of(parameters: list[Tensor], eta: float) -> Callable[[], object]:
 
 
 def _muon(flat: FlatModel, eta: float) -> Callable[[], object]:
-    numbers = set(matrices_of(flat))
+    numbers = set(hidden_matrices(flat.tensors))
     matrices = [one for number, one in enumerate(flat.trained) if number in numbers]
     moments = [torch.zeros_like(one.gradient) for one in matrices]
     adam = _adam_of([one.tensor for number, one in enumerate(flat.trained) if number not in numbers], eta)

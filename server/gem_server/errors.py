@@ -49,6 +49,7 @@ class Reason(Enum):
     NOT_OFFERED = Fault.CALLER, 29
     NO_SHARED_MEMORY = Fault.SITUATION, 30
     DIRECTION = Fault.CALLER, 31
+    RECIPE = Fault.CALLER, 32
 
     @property
     def fault(self) -> Fault:

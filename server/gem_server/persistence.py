@@ -26,11 +26,13 @@ from gem_server.errors import StartupError
 from gem_server.flow.applier import Applier
 from gem_server.flow.journal import Journal, NoJournal
 from gem_server.flow.staging_pool import BUFFERS_FOR_THE_SLOW
+from gem_server.rule_choice import RuleChoice
 from gem_server.settings import ServerSettings
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.kept_rule import KeptRule, restore_rule, rule_record
 from gem_server.state.ledger import Ledger
 from gem_server.state.memory import count_buffers
+from gem_server.state.recipe import RunRecipe
 from gem_server.state.run import Run
 from gem_server.state.workers import Workers
 from gem_server.telemetry.telemetry import Telemetry
@@ -51,6 +53,8 @@ class Persistence:
         *,
         central: CentralVariable,
         rule: UpdateRule,
+        choice: RuleChoice,
+        recipe: RunRecipe,
         run: Run,
         workers: Workers,
         ledger: Ledger,
@@ -63,6 +67,8 @@ class Persistence:
         self._files = files
         self._central = central
         self._rule = rule
+        self._choice = choice
+        self._recipe = recipe
         self._run = run
         self._workers = workers
         self._ledger = ledger
@@ -135,7 +141,8 @@ class Persistence:
         logger.info("resuming at clock %d, commits from the log: %d", saved.clock, recovered.replayed, extra=about)
         adapter = base64.b64decode(saved.state.get("adapter", ""))
         self._central.bind(saved.layout, saved.parameters, saved.buffers, saved.clock, adapter=adapter)
-        self._rule.begin(saved.layout)
+        self._restore_choice(saved, data_dir)
+        self._recipe.begin(self._rule, saved.layout)
         if self._settings.part.is_secondary:
             saved.state["finished_because"] = None  # the primary says so
         try:
@@ -249,7 +256,17 @@ class Persistence:
         totals = self._telemetry.totals
         state = run_record.state_record(self._run, self._workers, self._ledger, self._settings.seed, totals)
         adapter = self._central.adapter
+        if (choice := self._choice.record) is not None:
+            state["choice"] = choice
         return state | ({"adapter": base64.b64encode(adapter).decode()} if adapter else {})
+
+    def _restore_choice(self, saved: Checkpoint, data_dir: Path) -> None:
+        try:
+            self._choice.restore(saved.state.get("choice"))
+            if (recipe := self._choice.recipe) is not None:
+                recipe.check_parameters(len(saved.layout.whole.parameters))
+        except (KeyError, TypeError, ValueError) as error:
+            raise StartupError(f"the checkpoint in {data_dir} has a recipe that is not legal: {error!r}") from error
 
     def _restore_rule(self, saved: Checkpoint) -> None:
         rule = self._rule

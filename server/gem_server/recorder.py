@@ -14,10 +14,12 @@ from gem_core import Statistics, UpdateRule
 from gem_server.errors import StartupError
 from gem_server.flow.observer import CommitObserver
 from gem_server.flow.requests import CommitRequest
+from gem_server.rule_choice import RuleChoice
 from gem_server.settings import ServerSettings
 from gem_server.state.buffers import Buffers
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.kept_rule import has_begun, kept_vectors
+from gem_server.state.run import Run
 from gem_server.state.sessions import Session
 from gem_trace import TraceError, TraceWriter
 from gem_trace.format import FORMAT, digest
@@ -44,11 +46,12 @@ class Recorder(CommitObserver):
         self._clock = clock
         self._began = clock()
         self._run = ""
+        self._choice: RuleChoice
         self._writer: TraceWriter | None = None
         self._thread = ThreadPoolExecutor(1, "gem-trace")
 
-    async def start(self, rule: UpdateRule, central: CentralVariable, run: str) -> None:
-        """Open the file; record the start of the run with this identity.
+    async def start(self, choice: RuleChoice, run: Run, central: CentralVariable) -> None:
+        """Open the file; record the start of the run, once its rule is decided.
 
         Raises StartupError if that fails or the file holds another run.
         """
@@ -58,8 +61,8 @@ class Recorder(CommitObserver):
             raise StartupError(f"--record: {error}") from error
         if writer.cut_at is not None:
             logger.warning("%s: what begins at offset %d is not whole, and is cut off", self._path, writer.cut_at)
-        self._run = run
-        if writer.run not in (None, run):
+        self._run, self._choice = run.identity, choice
+        if writer.run not in (None, run.identity):
             raise StartupError(
                 f"--record: {self._path} is the trace of a run, and that one is not resumed here: choose another file"
             )
@@ -70,6 +73,16 @@ class Recorder(CommitObserver):
                 writer.clock,
                 central.clock,
             )
+        if choice.is_decided:
+            self._record_start(choice, run)
+        choice.on_change.append(lambda: self._record_start(choice, run))
+        rule = choice.rule
+        if central.layout is not None:
+            await self._record_parameters(central, rule if has_begun(rule, central.parameters) else None)
+
+    def _record_start(self, choice: RuleChoice, run: Run) -> None:
+        """Record the rule and its settings; again if another first worker decides otherwise."""
+        rule = choice.rule
         self._append(
             {
                 "event": "started",
@@ -79,11 +92,10 @@ class Recorder(CommitObserver):
                 "precondition": rule.precondition,
                 "rule_settings": dict(rule.settings),
                 "settings": self._settings.model_dump(mode="json", include=set(RECORDED_SETTINGS))
+                | {"eta": run.schedule.eta, "direction": choice.direction}
                 | {"staging_buffers": self._settings.limits.staging_buffers},
             }
         )
-        if central.layout is not None:
-            await self._record_parameters(central, rule if has_begun(rule, central.parameters) else None)
 
     async def bound(self, central: CentralVariable, session: Session) -> None:
         """Record the first parameters."""
@@ -94,6 +106,8 @@ class Recorder(CommitObserver):
         if layout is None:
             raise AssertionError("there are no parameters to record")
         event = {"event": "parameters", "run": self._run, "clock": central.clock, "incarnation": central.incarnation}
+        if (recipe := self._choice.recipe) is not None:
+            event["groups"] = recipe.groups_of(layout)
         rest = [memoryview(central.buffers.joined())]
         if rule is not None:
             vectors = kept_vectors(rule, central.parameters)
@@ -115,6 +129,18 @@ class Recorder(CommitObserver):
                 "device": join_info.device,
                 "host_name": join_info.host_name,
                 "engine": join_info.engine,
+                "delta_wire_type": join_info.delta_wire_type.name,
+                "parameter_wire_type": join_info.parameter_wire_type.name,
+            }
+        )
+
+    def wire_types_changed(self, session: Session) -> None:
+        """Record that a session sends and receives other wire types from now on."""
+        join_info = session.join_info
+        self._append(
+            {
+                "event": "wire-types",
+                "session": session.number,
                 "delta_wire_type": join_info.delta_wire_type.name,
                 "parameter_wire_type": join_info.parameter_wire_type.name,
             }
@@ -158,6 +184,8 @@ class Recorder(CommitObserver):
             "eta": request.eta,
             "statistics": statistics._asdict(),
         }
+        if request.decays:
+            event["decays"] = request.decays
         await self._appended(event, (_bytes_of(buffer.parameters), memoryview(buffers.joined())))
 
     async def close(self, central: CentralVariable) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
-from gem_core import RuleError, ThreadingError, UpdateRule, checked_copy, create_rule, wire_kernels
+from gem_core import ThreadingError, UpdateRule, checked_copy, wire_kernels
 from gem_core.threads import configure_threads
 from gem_server.durability.agreement import Agreement
 from gem_server.durability.files import Files, StorageError
@@ -37,9 +37,10 @@ from gem_server.persistence import Persistence
 from gem_server.process_memory import anonymous_bytes, default_limit
 from gem_server.ready_file import ReadyFile
 from gem_server.recorder import Recorder
+from gem_server.rule_choice import RuleChoice, rule_of
 from gem_server.security import protection
 from gem_server.security.shard_credentials import read_shard_credentials
-from gem_server.service import handlers, messages
+from gem_server.service import handlers
 from gem_server.service.call_context import CallContexts, ReadinessGate
 from gem_server.service.commit_handler import CommitHandler
 from gem_server.service.follow_client import FollowClient
@@ -52,6 +53,7 @@ from gem_server.service.listener import Listener
 from gem_server.service.membership_handler import MembershipHandler, Ports
 from gem_server.service.operations import Operations
 from gem_server.service.pull_handler import PullHandler
+from gem_server.service.run_settings import RunSettingsMessages
 from gem_server.service.shard_status import ShardList
 from gem_server.service.shared_memory_socket import SharedMemorySocket
 from gem_server.service.status import Observed, Status
@@ -65,6 +67,7 @@ from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluations
 from gem_server.state.ledger import Ledger
 from gem_server.state.memory import MemoryBudget
+from gem_server.state.recipe import RunRecipe
 from gem_server.state.run import Budget, Run, RunState
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.workers import Workers, WorkerState
@@ -104,14 +107,13 @@ class Server:
         self, settings: ServerSettings, make_queue: MakeQueue | None = None, files: Files | None = None
     ) -> None:
         self.settings = settings
-        try:
-            self.rule = create_rule(settings.rule, settings.precondition, **settings.settings_of_rule())
-        except RuleError as error:
-            raise StartupError(str(error)) from error
+        self.rule = rule_of(settings)
+        self.run = _run(settings, self.rule.worker_step.local_steps)
+        self.recipe = RunRecipe()
+        self.choice = RuleChoice(settings, self.rule, self.run, self.recipe)
         self.shard = settings.part
         self._peer_log = PeerLog(monotonic)
         self.central = CentralVariable()
-        self.run = _run(settings, self.rule.worker_step.local_steps)
         self.workers = Workers(REMEMBERED_FACTOR * settings.limits.max_sessions)
         self.ledger = Ledger(REMEMBERED_FACTOR * settings.limits.max_sessions)
         self.memory = MemoryBudget(
@@ -148,6 +150,8 @@ class Server:
             files or Files(),
             central=self.central,
             rule=self.rule,
+            choice=self.choice,
+            recipe=self.recipe,
             run=self.run,
             workers=self.workers,
             ledger=self.ledger,
@@ -169,6 +173,7 @@ class Server:
         self.applier = Applier(
             central=self.central,
             rule=self.rule,
+            recipe=self.recipe,
             run=self.run,
             sessions=self.sessions,
             staging=self.staging,
@@ -211,7 +216,7 @@ class Server:
         self._lane_port = LanePort(
             self._commits.serve_lane, self.central.incarnation, guard.certificates, self._peer_log
         )
-        self._run_settings = messages.run_settings_to(settings, self.rule)
+        self._run_settings = RunSettingsMessages(settings, self.choice, self.run)
         self._status = self._make_status()
         self._history = HistoryHandler(
             self._contexts, self.telemetry, self.evaluations, lambda: self.central.incarnation
@@ -268,10 +273,12 @@ class Server:
                 self.memory.bind(layout)
                 self._layouts.know(layout)
                 self.staging.prepare(layout)
+                if self.recipe.recipe is not None:
+                    await self._compile()  # the kernels for its groups
             if self.run.commits_before:
                 self._go_on()
             if self._recorder is not None:
-                await self._recorder.start(self.rule, self.central, self.run.identity)
+                await self._recorder.start(self.choice, self.run, self.central)
             await self._open_web()
             if self._memory_socket is not None:
                 self._memory_socket.open()
@@ -307,6 +314,8 @@ class Server:
         logger.info(
             "serving on %s:%d, rule %s, durability %s, %s", settings.host, self.port, rule, level, asked, extra=about
         )
+        if settings.is_auto and self.choice.is_decided:
+            logger.info("%s", self.choice.describe(), extra={"event": "rule", "rule": self.choice.rule_name})
         if self._ports.lane:
             logger.info("the lane is at port %d", self._ports.lane, extra={"event": "lane", "port": self._ports.lane})
         else:
@@ -524,6 +533,7 @@ class Server:
             copy_threads=self._copy_threads,
             journal=self.persistence.journal,
             ordering=self._ordering,
+            recipe=self.recipe,
         )
         return CommitHandler(self._contexts, commit_service, self.settings.limits.chunk_bytes)
 
@@ -553,6 +563,7 @@ class Server:
                 self.sessions,
                 self.run,
                 self.central,
+                self.choice,
                 self._run_settings,
                 chunk_bytes,
                 str(self._memory_socket.path) if self._memory_socket is not None else "",
@@ -669,12 +680,21 @@ class Server:
         self.sessions.on_displaced.append(session_displaced)
         self.sessions.on_join.append(session_joined)
         self.sessions.on_end.append(session_ended)
+        self.choice.on_change.append(self._rule_decided)
+        if self.secondary is not None:
+            self.secondary.on_rule_decided = self.choice.follow
         if self._recorder is not None:
             self.sessions.on_join.append(self._recorder.joined)
             self.sessions.on_end.append(self._recorder.left)
+            self.sessions.on_wire_types.append(self._recorder.wire_types_changed)
         if self.secondary is None:
             self.sessions.on_end.append(self.applier.session_ended)
         self.run.on_change.append(run_changed)
+
+    def _rule_decided(self) -> None:
+        if self.primary is not None:
+            self.primary.rule_decided(self.choice.recipe, self.choice.direction)
+        self._peer_log.log("rule", "first worker", self.choice.describe(), rule=self.choice.rule_name)
 
     def _measure(self, interval: Interval) -> None:
         interval.clock = self.central.clock
@@ -790,8 +810,9 @@ def _run(settings: ServerSettings, local_steps: int) -> Run:
 
 
 def _shared_settings(rule: UpdateRule, settings: ServerSettings) -> str:
+    """What is the same on all shards before the first worker, as JSON."""
     about = {
-        "rule": rule.name,
+        "rule": settings.rule,
         "precondition": rule.precondition,
         "durability": settings.durability_level,
         "staging_buffers": settings.limits.staging_buffers,

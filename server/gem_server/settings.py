@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gem_core.errors import RuleError
 from gem_core.registry import (
+    AUTO,
     BUILT_IN,
     Direction,
     Precondition,
@@ -26,6 +27,7 @@ from gem_core.rule_settings import (
     GEM_SETTINGS,
     LOCAL_STEPS,
     PRECONDITION_SETTINGS,
+    PRECONDITIONED_SETTINGS,
     WEIGHT_DECAY,
     check_settings,
     default_eta,
@@ -39,9 +41,23 @@ from gem_server.state.schedule import EtaSchedule
 # Of sockaddr_un, without the terminating zero.
 MAX_SOCKET_PATH_BYTES = 107
 
+# Of --rule.
+DEFAULT_RULE = "auto"
+# The rule of --rule auto.
+_RULE_OF_AUTO = "gem"
+# What the optimizer of a worker's script decides under --rule auto. A server that is given one of these takes none.
+_DECIDED_BY_RECIPES = (
+    *("eta", "eta_schedule", "weight_decay", "clip_norm", "direction", "precondition", "local_steps"),
+    "rule_settings",
+)
+
 # Of --credentials, by the names of TlsSettings.
 _FILES = {"cert": "server.crt", "key": "server.key"}
 _OPTIONAL_FILES = {"client_ca": "ca.crt", "tokens": "tokens"}
+
+
+def _require_rule_or_auto(name: str) -> str:
+    return name if name == AUTO else require_rule(name)
 
 
 class ServerSettings(BaseSettings):
@@ -121,10 +137,13 @@ class ServerSettings(BaseSettings):
         json_schema_extra={"panel": "Network"},
     )
 
-    rule: Annotated[str, AfterValidator(require_rule)] = Field(
-        "gem",
-        description="Update rule that the server applies to each delta. Plug-ins can add rules.",
-        json_schema_extra={"panel": "Update rule", "choices": list(BUILT_IN)},
+    rule: Annotated[str, AfterValidator(_require_rule_or_auto)] = Field(
+        DEFAULT_RULE,
+        description="Update rule that the server applies to each delta. Plug-ins can add rules. auto: gem, and the "
+        "first worker decides the rest: the optimizer of its script, if that is given to ParameterServer, else "
+        "direction auto, or plain gradients for a worker that does not know directions. An optimizer then needs a "
+        "server without options about eta, decay, clipping, directions, local steps and the rule's settings.",
+        json_schema_extra={"panel": "Update rule", "choices": [AUTO, *BUILT_IN]},
     )
     rule_settings: Annotated[str, BeforeValidator(settings_text)] = Field(
         "",
@@ -164,8 +183,9 @@ class ServerSettings(BaseSettings):
         "gradient",
         description="Direction that workers compute from their gradients. gradient: the gradient itself. rms: each "
         "element is divided by the root of a running mean of its squares, as in Adam. spectral: matrices are "
-        "orthogonalised, as in Muon, and rms is used for all other tensors. With rms and spectral, eta is the size of "
-        "a step.",
+        "orthogonalised, as in Muon, and rms is used for all other tensors. auto: hidden matrices of a model with an "
+        "embedding are orthogonalised, and then all tensors are divided as by rms. With rms, spectral and auto, eta "
+        "is the size of a step.",
         json_schema_extra={"panel": "Update rule"},
     )
     clip_norm: float = Field(
@@ -178,10 +198,12 @@ class ServerSettings(BaseSettings):
     )
 
     eta: float = Field(
-        default_factory=default_eta,
+        default_factory=lambda given: default_eta({"rule": DEFAULT_RULE} | given),
         gt=0,
         allow_inf_nan=False,
-        description="Learning rate. With --precondition or --direction, its default is 0.001.",
+        description="Learning rate. Its default is 0.001 with --precondition or with --direction rms or spectral, "
+        "0.002 with --direction auto, else 0.05. Under --rule auto it is that of what the first worker decides; if it "
+        "is given there without --direction, commits are gradients, as of SGD.",
         json_schema_extra={"panel": "Learning rate"},
     )
     eta_schedule: str = Field(
@@ -438,9 +460,9 @@ class ServerSettings(BaseSettings):
 
     def _check_rule(self) -> None:
         with _named(f"--precondition {self.precondition}: "):
-            require_precondition(self.rule, self.precondition)
+            require_precondition(self.rule_name, self.precondition)
         with _named(f"--direction {self.direction}: "):
-            require_direction(self.rule, self.direction)
+            require_direction(self.rule_name, self.direction)
         with _named("--rule-settings: "):
             self._check_rule_settings()
         with _named(""):
@@ -452,7 +474,7 @@ class ServerSettings(BaseSettings):
         for name in self._rule_flags():
             if name in chosen:
                 raise RuleError(f"{name} is given here and as {_flag(name)}: give one of them")
-        if self.rule == "gem":
+        if self.rule_name == "gem":
             self._check_gem_settings(chosen)
 
     def _check_gem_settings(self, chosen: Mapping[str, float]) -> None:
@@ -462,7 +484,7 @@ class ServerSettings(BaseSettings):
             raise RuleError(
                 f"{min(unused)} needs a preconditioner: leave it out, or add --precondition rms or averaged-rms"
             )
-        known = (*GEM_SETTINGS, *PRECONDITION_SETTINGS) if is_preconditioned else GEM_SETTINGS
+        known = PRECONDITIONED_SETTINGS if is_preconditioned else GEM_SETTINGS
         used = check_settings("gem", known, self.settings_of_rule())
         if "local_rate" in chosen and used["local_steps"] == 1:
             raise RuleError("local_rate needs --local-steps: leave it out, or add --local-steps 4")
@@ -495,6 +517,39 @@ class ServerSettings(BaseSettings):
                 raise ValueError(f"--{name} needs --primary HOST:PORT: give both, or neither")
         if self.record is not None and not shard.is_whole:
             raise ValueError("--record is for one server with the whole model: leave it out, or use one server")
+
+    @property
+    def rule_name(self) -> str:
+        """The rule that the server runs: gem where the first worker decides the rest."""
+        return _RULE_OF_AUTO if self.is_auto else self.rule
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the first worker decides about the rule."""
+        return self.rule == AUTO
+
+    @property
+    def given_direction(self) -> Direction | None:
+        """The direction, unless the first worker decides it.
+
+        With a preconditioner it is the gradient by default, and with `eta` alone, too: that is then the learning rate
+        of gradients, which is far too large for the steps of direction auto.
+        """
+        is_given = not self.is_auto or self.precondition != "none" or {"direction", "eta"} & self.model_fields_set
+        return self.direction if is_given else None
+
+    @property
+    def given_instead_of_recipes(self) -> list[str]:
+        """The options that were given, and leave no room for a worker's recipe: `--eta`, `--rule-settings`."""
+        given = self.model_fields_set - (set() if self.rule_settings else {"rule_settings"})
+        return [_flag(name) for name in _DECIDED_BY_RECIPES if name in given]
+
+    def schedule_of(self, direction: str) -> EtaSchedule:
+        """`eta_schedule`, parsed, with `eta`; under --rule auto without --eta, with the default of this direction."""
+        eta = self.eta
+        if self.is_auto and "eta" not in self.model_fields_set:
+            eta = default_eta({"precondition": self.precondition, "direction": direction})
+        return EtaSchedule.parse(self.eta_schedule, eta)
 
     @property
     def schedule(self) -> EtaSchedule:

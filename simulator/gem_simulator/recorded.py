@@ -121,10 +121,13 @@ def _read(path: Path) -> Recorded:
             started = event
         elif name == "parameters":
             _refuse(event["clock"] != 1, path, "it does not begin with the run's first parameters")
+            _refuse("groups" in event, path, "its workers committed what their optimizers' recipe asks for")
             first = record
         elif name == "joined":
             _refuse(any(other["rank"] == event["rank"] for other in joined.values()), path, "a worker joined twice")
             joined[event["session"]] = event
+        elif name == "wire-types":
+            _refuse(True, path, "a worker changed its wire types during the run (record with --network fast)")
         elif name == "pulled":
             _refuse(not event["reset"], path, "a worker pulled again during the run")
         elif name == "committed":

@@ -80,7 +80,8 @@ class SimulationSettings(BaseSettings):
     eta: float = Field(
         default_factory=default_eta,
         gt=0,
-        description="Learning rate, constant; with --precondition or --direction 0.001 by default.",
+        description="Learning rate, constant. Its default is 0.001 with --precondition or with --direction rms or "
+        "spectral, 0.002 with --direction auto, else 0.05.",
         json_schema_extra={"panel": "Update rule"},
     )
     exchange: Literal["service", "paper", "original"] = Field(
@@ -137,12 +138,12 @@ class SimulationSettings(BaseSettings):
     batch_size: int = Field(
         default=64, ge=1, description="Training samples a step, of each worker.", json_schema_extra={"panel": "Task"}
     )
-    delta_wire: WholeWireName = Field(
-        default="float32", description="Type in which deltas travel.", json_schema_extra={"panel": "Task"}
+    delta_wire: WholeWireName | None = Field(
+        default=None, description="Type in which deltas travel. Empty: float32.", json_schema_extra={"panel": "Task"}
     )
-    parameter_wire: WholeWireName = Field(
-        default="float32",
-        description="Type in which fresh parameters travel back.",
+    parameter_wire: WholeWireName | None = Field(
+        default=None,
+        description="Type in which fresh parameters travel back. Empty: float32.",
         json_schema_extra={"panel": "Task"},
     )
     seed: int = Field(

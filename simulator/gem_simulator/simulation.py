@@ -57,7 +57,7 @@ def simulate(
             "--exchange service"
         )
     task = task or create_task(settings.task, settings.task_options())
-    wires = WIRE_TYPES[settings.delta_wire], WIRE_TYPES[settings.parameter_wire]
+    wires = _wire_types(settings)
     with torch_as_it_was():
         workload = Workload(
             task,
@@ -227,11 +227,14 @@ def _ignore(rank: int, delta: Delta) -> None:
     """Ignore the delta."""
 
 
+def _wire_types(settings: SimulationSettings) -> tuple[WireType, WireType]:
+    """Of deltas and parameters."""
+    return WIRE_TYPES[settings.delta_wire or "float32"], WIRE_TYPES[settings.parameter_wire or "float32"]
+
+
 def _links(settings: SimulationSettings, layout: Layout) -> Links:
     """Of all shards together."""
-    delta, reply = (
-        PayloadFormat(layout, WIRE_TYPES[wire]).byte_count for wire in (settings.delta_wire, settings.parameter_wire)
-    )
+    delta, reply = (PayloadFormat(layout, wire).byte_count for wire in _wire_types(settings))
     vector = PayloadFormat(layout, WireType.FLOAT32).byte_count
     uploads = settings.staging_buffers
     if not uploads and delta > WHOLE_PAYLOAD_BYTES * settings.shards:

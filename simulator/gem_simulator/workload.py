@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from gem_worker.errors import MAX_SKIPPED_IN_A_ROW, DivergedError
 from gem_worker.flat_model import FlatModel
-from gem_worker.gradient_transform import GradientTransform, TransformState
+from gem_worker.gradient_transform import GradientTransform, Plan, TransformState
 from gem_worker.local_steps import LocalState, LocalSteps
 from gem_worker.models import model_for_task
 from gem_worker.score import score
@@ -85,7 +85,7 @@ class Workload:
         self.model = model_for_task(task, model, seed)
         self._flat = FlatModel(self.model)
         self._transfer = Transfer(self._flat, delta_wire, parameter_wire)
-        self._transform = GradientTransform(self._flat, direction, clip_norm)
+        self._transform = GradientTransform(self._flat, Plan.of_direction(self._flat, direction), clip_norm)
         self._local = LocalSteps(self._flat, (worker_step or WorkerStep()).with_direction(direction))
         self._delta_format = PayloadFormat(self._flat.layout, delta_wire)
         self._reply_format = PayloadFormat(self._flat.layout, parameter_wire)

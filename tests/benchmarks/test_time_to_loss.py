@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gem_worker.errors import TaskError
+from gem_worker.tasks import idx_images
 
 from benchmarks.time_to_loss import failures
-from benchmarks.time_to_loss.__main__ import SEARCH_SEEDS, Results
+from benchmarks.time_to_loss.__main__ import SEARCH_SEEDS, Results, main
 from benchmarks.time_to_loss.contenders import CONTENDERS
 from benchmarks.time_to_loss.contest import Outcome
 from benchmarks.time_to_loss.delayed_link import QUEUE_SECONDS, Direction
 from benchmarks.time_to_loss.verdicts import compared, judged, judged_goodput, table
 from benchmarks.time_to_loss.worker_context import GO, READY, SNAPSHOTS, WorkerContext
-from benchmarks.time_to_loss.workload import WORKLOADS, Muon, compute_gradient
+from benchmarks.time_to_loss.workload import WORKLOADS, Muon, _fashion_mnist, compute_gradient
 
 RATE, DELAY = 1e6, 0.02
 
@@ -138,12 +140,34 @@ def test_a_worker_fails_every_minute_and_another_first_in_each_round() -> None:
     assert found == [(10, 3, 20), (70, 4, 20), (130, 1, 20)]
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_one_worker_at_a_time_keeps_snapshots(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=WORKLOADS)
+def workload(request: pytest.FixtureRequest) -> str:
+    """Each workload whose data set is here."""
+    name = str(request.param)
+    try:
+        WORKLOADS[name].model(0)
+    except TaskError as error:
+        pytest.skip(str(error))
+    return name
+
+
+def test_a_workload_without_its_data_set_names_the_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(idx_images, "FASHION_MNIST_FOLDER", tmp_path / "share")
+    monkeypatch.setattr("sys.argv", ["time_to_loss", "--workload", "fashion-mnist"])
+    monkeypatch.chdir(tmp_path)
+    _fashion_mnist.cache_clear()
+    with pytest.raises(SystemExit):
+        main()
+    assert "apt-get install dataset-fashion-mnist" in capsys.readouterr().err
+
+
+def test_one_worker_at_a_time_keeps_snapshots(workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for part in (READY, SNAPSHOTS):
         (tmp_path / part).mkdir()
     (tmp_path / GO).touch()
-    settings = {"SERVER": "", "RATE": "0.1", "SEED": "1", "FOLDER": str(tmp_path), "WORKLOAD": name}
+    settings = {"SERVER": "", "RATE": "0.1", "SEED": "1", "FOLDER": str(tmp_path), "WORKLOAD": workload}
     for key, value in settings.items():
         monkeypatch.setenv(f"TTL_{key}", value)
     first, second = WorkerContext.from_environment(), WorkerContext.from_environment()
@@ -182,15 +206,15 @@ def test_the_search_doubles_the_highest_rate_while_it_is_the_fastest(tmp_path: P
 
     def search(results: Results) -> list[tuple[float, int]]:
         found = []
-        for rate, seed in results.to_search(contender, "digits"):
-            outcome = Outcome("equal", "ddp", "digits", rate, seed, seconds[rate][seed - SEARCH_SEEDS[0]])
+        for rate, seed in results.to_search(contender, "fashion-mnist"):
+            outcome = Outcome("equal", "ddp", "fashion-mnist", rate, seed, seconds[rate][seed - SEARCH_SEEDS[0]])
             results.add(outcome, "search")
             found.append((rate, seed))
         return found
 
     assert search(results) == [(rate, seed) for rate in (0.002, 0.004, 0.008, 0.016) for seed in SEARCH_SEEDS]
     kept = Results(tmp_path / "results.json")
-    assert kept.best_rate(contender, "digits") == 0.008
+    assert kept.best_rate(contender, "fashion-mnist") == 0.008
     assert search(kept) == []
     assert next(kept.to_search(contender, "text")) == (0.002, SEARCH_SEEDS[0])
 

@@ -45,14 +45,15 @@ def broken(found: dict[str, CheckResult]) -> str:
     return finding.text
 
 
-def test_a_server_that_is_well_has_four_good_lines(serve: Serve, connect: Connect) -> None:
+def test_a_server_that_is_well_has_five_good_lines(serve: Serve, connect: Connect) -> None:
     server = serve()
     begin(connect(server.address, SMALL).client, SMALL)
     found = visit(server.address)
     assert {name: one.level for name, one in found.items()} == dict.fromkeys(
-        ("server", "version", "room", "tls"), Level.OK
+        ("server", "rule", "version", "room", "tls"), Level.OK
     )
     assert "training, version 1, 1 workers" in found["server"].text
+    assert found["rule"].text == "downpour, eta 0.05"
 
 
 def test_an_address_where_nothing_listens() -> None:

@@ -82,3 +82,12 @@ def test_nothing_that_is_gone_is_still_there() -> None:
     assert not gone.COMMANDS.keys() & commands.keys()
     for name, setting in gone.SETTINGS.items():
         assert all(name not in one.model_fields for one in setting.settings), name
+
+
+@pytest.mark.parametrize("flag", sorted(gone.OF_OTHERS))
+def test_a_flag_of_other_tools_leads_to_the_right_one(flag: str) -> None:
+    done = gemps_here("train", flag, "0.1")
+    assert done.returncode == USAGE
+    assert done.stderr == f"gemps: gemps has no {flag}: {gone.OF_OTHERS[flag]}\n"
+    assert "optimizer=" in done.stderr
+    assert "--eta" in done.stderr

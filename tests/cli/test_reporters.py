@@ -65,6 +65,18 @@ def test_waiting_is_told_again_with_its_duration(
     assert "waiting: 1 of 2 workers have joined, 1 missing, version 241, for 0 s now" in capsys.readouterr().out
 
 
+def test_the_rule_that_the_first_worker_has_decided_is_told_once_the_run_trains(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reporter = PlainReporter()
+    decided = "rule gem by the first worker's AdamW (rms, lr 0.001)"
+    reporter.status(waiting(1) | {"rule": "rule auto: the first worker decides"})
+    for commits in (1, 2):
+        reporter.status(starting(commits) | {"rule": decided})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "rule" in line] == [f"update rule: {decided.removeprefix('rule ')}"]
+
+
 def test_a_live_view_shows_what_the_start_waits_for() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
     reporter = LiveReporter(console)

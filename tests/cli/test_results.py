@@ -32,6 +32,11 @@ def test_figures_are_means_of_the_run_however_it_ended(tmp_path: Path, state: st
     assert found["training_loss"] == 0.25
 
 
+def test_the_summary_says_what_the_run_did_in_the_words_of_the_server(tmp_path: Path) -> None:
+    told = "rule auto: gem, direction auto, eta 0.002"
+    assert summary(tmp_path / "none", report(4.0, 240) | {"rule": told})["rule"] == told
+
+
 def test_time_and_speed_are_over_all_server_processes(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     file = MetricsFile(path)

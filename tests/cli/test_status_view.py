@@ -50,11 +50,18 @@ def printed(view: RenderableType, width: int) -> str:
 
 
 def test_the_rule_is_shown_with_its_preconditioner_and_the_direction() -> None:
-    assert ("rule", "gem momentum=0.9") in status_view.facts(STATUS)
+    assert {("rule", "gem"), ("rule settings", "momentum=0.9")} <= {*status_view.facts(STATUS)}
     with_one = changed(settings={**STATUS["settings"], "precondition": "averaged-rms"})
-    assert ("rule", "gem with averaged-rms momentum=0.9") in status_view.facts(with_one)
+    assert ("rule", "gem with averaged-rms") in status_view.facts(with_one)
     with_both = changed(settings={**STATUS["settings"], "precondition": "rms", "direction": "spectral"})
-    assert ("rule", "gem with rms of spectral directions momentum=0.9") in status_view.facts(with_both)
+    assert ("rule", "gem with rms of spectral directions") in status_view.facts(with_both)
+
+
+def test_the_rule_is_told_in_the_words_of_the_server_and_shortly_by_whose_optimizer() -> None:
+    of_run = {**STATUS["settings"], "recipe": {"kind": "rms", "optimizer": "AdamW", "groups": []}}
+    seen = changed(settings=of_run, rule="rule gem by the first worker's AdamW (rms, lr 0.001 and 2 groups)")
+    assert ("rule", "gem by the first worker's AdamW (rms, lr 0.001 and 2 groups)") in status_view.facts(seen)
+    assert status_view.rule_name(of_run) == "gem by AdamW"
 
 
 def test_a_line_has_the_figures_to_watch() -> None:

@@ -10,9 +10,11 @@ from typing import Any
 
 import psutil
 import pytest
+from gem_cli.commands.train import _worker_environment
 from gem_cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
 from gem_cli.training.run_folder import RunFolder
 from gem_server.durability.lock import DirectoryLock
+from gem_worker.settings import WorkerSettings
 from safetensors import safe_open
 
 from tests.cli.processes import (
@@ -220,6 +222,17 @@ with ParameterServer(model=model) as ps:
 """
 
 
+def test_a_command_gets_the_network_and_only_the_wire_types_that_were_given() -> None:
+    """Without them its workers choose."""
+    given = WorkerSettings(network="slow", delta_wire="int4")
+    assert _worker_environment(given, ["python"]).items() >= {
+        ("GEMPS_NETWORK", "slow"),
+        ("GEMPS_DELTA_WIRE", "int4"),
+    }
+    names = {name for name in _worker_environment(WorkerSettings(), ["python"]) if name.startswith("GEMPS_")}
+    assert names == {"GEMPS_NETWORK"}
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> str:
     path = tmp_path / "my_script.py"
@@ -237,7 +250,8 @@ def test_a_script_of_ones_own_trains_with_two_workers_and_without_a_budget_ends_
     assert done.returncode == 0, done.stderr
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     assert (summary["run_state"], summary["commits"]) == ("finished", 2 * 20)
-    assert summary["settings"]["worker"] == {"delta_wire": "sparse", "parameter_wire": "int4"}
+    assert summary["settings"]["worker"] == {"network": "auto", "delta_wire": "sparse", "parameter_wire": "int4"}
+    assert summary["wire_types"] == {"sparse deltas and int4 parameters": 2}
     assert (folder / "model.safetensors").exists()
     said = (folder / "logs" / "worker-1.log").read_text(encoding="utf-8")
     assert "I am worker-1 of 2" in said

@@ -9,6 +9,7 @@ import pytest
 from gem_worker.client import Client, ClientEvent, ClientSettings, EventKind
 
 from gem_core.layout import Layout
+from gem_core.recipe import Recipe
 from gem_core.wire_types import WireType
 from tests.client.cutting_proxy import CuttingProxy
 from tests.client.models import LARGE_CHUNK_BYTES
@@ -70,6 +71,7 @@ def connect() -> Iterator[Connect]:
         *,
         name: str = "worker",
         parameter_wire_types: tuple[WireType, ...] = (WireType.FLOAT32,),
+        recipe: Recipe | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] | None = None,
         **settings: Any,
@@ -80,6 +82,7 @@ def connect() -> Iterator[Connect]:
             settings,
             worker_name=name,
             parameter_wire_types=parameter_wire_types,
+            recipe=recipe,
             clock=clock,
             sleep=sleep,
         )

@@ -97,6 +97,9 @@ class ScriptedServer:
     incarnation: int = 7
     # So many chunks of parameters leave with a bit flipped.
     damaged_chunks: int = 0
+    # The run's recipe, and its progress.
+    recipe: run_pb2.Recipe | None = None
+    progress: float = 0.0
     # The contexts of Commit streams, so that a test can end one while it is idle.
     streams: list[grpc.ServicerContext] = field(default_factory=list)
     # Sessions in the checkpoint of the last restart.
@@ -191,7 +194,7 @@ class ScriptedServer:
         session = self.sessions.setdefault(request.session_id, self.saved.pop(request.session_id, Session()))
         return session_pb2.JoinResponse(
             incarnation=self.incarnation,
-            settings=run_pb2.RunSettings(rule="downpour", eta=0.1, order=self.order),
+            settings=run_pb2.RunSettings(rule="downpour", eta=0.1, order=self.order, recipe=self.recipe),
             run_state=self.run_state,
             delta_wire_type=transfer_pb2.WIRE_TYPE_FLOAT32,
             parameter_wire_type=transfer_pb2.WIRE_TYPE_FLOAT32,
@@ -199,6 +202,7 @@ class ScriptedServer:
             last_applied_sequence=session.last_applied,
             has_parameters=self.theta is not None,
             next_eta=0.1,
+            progress=self.progress,
         )
 
     def _heartbeat(

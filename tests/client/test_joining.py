@@ -20,12 +20,17 @@ from gem_worker.client import (
     ServerUnavailableError,
 )
 from gem_worker.client.channel import check_address
+from gem_worker.client.messages import recipe_to_wire
+from gemps.v1 import run_pb2
 
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
+from gem_core.recipe import Recipe, RecipeKind
 from gem_core.wire_types import WireType
 from tests.client.conftest import Connect, Script
 from tests.client.models import LARGE, SMALL, buffer, byte_count, payload
 from tests.client.scripted_server import refuse, tear
+
+ADAMW = Recipe(RecipeKind.RMS, "AdamW", ({"lr": 0.001, "beta2": 0.99}, {"lr": 0.01, "beta2": 0.9}), (0, 1))
 
 
 def free_port() -> int:
@@ -46,6 +51,38 @@ def test_join_tells_what_the_server_settled(script: Script, connect: Connect) ->
     assert membership.run_state is client.run_state is RunState.TRAINING
     assert client.next_eta == 0.1
     assert client.version is None
+
+
+def test_join_sends_the_recipe_and_tells_the_runs_and_how_far_it_is(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    server.recipe, server.progress = recipe_to_wire(ADAMW), 12.5
+    membership = connect(server.address, SMALL, recipe=ADAMW).client.join()
+    assert membership.run_settings.recipe == ADAMW
+    assert membership.progress == 12.5
+
+
+def test_a_recipe_that_the_worker_did_not_offer_is_a_mistake_of_the_server(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    server.recipe = recipe_to_wire(ADAMW)
+    with pytest.raises(ServerMisbehavedError, match="another recipe"):
+        connect(server.address, SMALL).client.join()
+
+
+def test_a_recipe_that_is_not_legal_is_a_mistake_of_the_server(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    server.recipe = run_pb2.Recipe(kind="magic", optimizer="AdamW", groups=[run_pb2.RecipeGroup()])
+    with pytest.raises(ServerMisbehavedError, match="magic"):
+        connect(server.address, SMALL, recipe=ADAMW).client.join()
+
+
+def test_a_worker_does_not_go_on_under_another_recipe(script: Script, connect: Connect) -> None:
+    server = script(SMALL)
+    server.recipe = recipe_to_wire(ADAMW)
+    client = connect(server.address, SMALL, recipe=ADAMW).client
+    client.join()
+    server.recipe = None
+    with pytest.raises(ServerMisbehavedError, match="recipe"):
+        client.join()
 
 
 def test_an_order_that_a_newer_server_serves_in_is_shown_by_its_number(script: Script, connect: Connect) -> None:

@@ -92,6 +92,7 @@ class GemSettings:
     pi_min: float = 0.0
     pi_max: float = 5.0
     epsilon: float = 1e-12
+    signed_gap: int = 0
 
     def in_float32(self) -> list[np.float32]:
         return [np.float32(v) for v in (self.momentum, self.kappa, self.pi_min, self.pi_max, self.epsilon)]
@@ -116,13 +117,15 @@ def gem(
     settings: GemSettings,
     dtype: type[np.floating],
 ) -> Outcome:
-    """The four equations of docs/design.md, section 2, one NumPy operation after the other, in `dtype`."""
+    """The equations of docs/rules.md, one NumPy operation after the other, in `dtype`."""
     mu, kappa, pi_min, pi_max, epsilon = (dtype(value) for value in settings.in_float32())
     theta, snapshot, moment, delta = (array.astype(dtype) for array in (theta, snapshot, moment, delta))
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         moment = mu * moment + delta
         drift = theta - snapshot
-        pi = (kappa * np.abs(moment) - np.abs(drift)) / (np.abs(delta) + epsilon)
+        # Where delta is 0 its sign does not matter.
+        gap = np.maximum(dtype(0), np.where(delta < 0, -drift, drift)) if settings.signed_gap else np.abs(drift)
+        pi = (kappa * np.abs(moment) - gap) / (np.abs(delta) + epsilon)
         pi = np.where(pi < pi_min, pi_min, pi)
         pi = np.where(pi > pi_max, pi_max, pi)
         update = pi * delta

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gem_core import RuleState, Statistics, UpdateRule, create_rule
+from gem_core.recipe import Recipe, RecipeKind
 
 
 def vector(*values: float) -> np.ndarray:
@@ -103,6 +104,66 @@ def test_without_momentum_one_worker_is_sgd() -> None:
     for _ in range(3):
         update, _ = commit(rule, theta, state, 0.5, -0.25, 0.125)
         np.testing.assert_allclose(update, [0.5, -0.25, 0.125], rtol=1e-6)
+
+
+MOVEMENT = Recipe(RecipeKind.MOVEMENT, "Adadelta", ({},), ()).rule_settings()
+
+
+def test_with_the_signed_gap_one_worker_gets_exactly_its_own_steps() -> None:
+    rule, random = create_rule("gem", **MOVEMENT), np.random.default_rng(0)
+    theta = random.standard_normal(1000).astype(np.float32)
+    expected, state = theta.copy(), new_worker(rule, theta)
+    for scale in (1, 1e-3, 1e-20, 1e9):
+        delta = (scale * random.standard_normal(1000)).astype(np.float32)
+        statistics = rule.commit(theta, state, delta, 0)
+        expected += delta
+        assert theta.tobytes() == expected.tobytes()
+        assert statistics.mean_pi == statistics.clamped_fraction == 1
+
+
+def test_with_the_signed_gap_others_movement_in_the_same_direction_shortens_a_step() -> None:
+    # Others have moved by 1.25 of the present worker's steps: of its budget of 2 steps 0.75 are left.
+    rule, theta = create_rule("gem", **MOVEMENT), vector(0, 0, 0, 0)
+    state = new_worker(rule, theta)
+    theta += vector(1.25, -1.25, 2.5, -0.5)
+    update, _ = commit(rule, theta, state, 1, -1, 1, -1)
+    np.testing.assert_allclose(update, [0.75, -0.75, 0, -1], rtol=1e-6)
+
+
+def test_with_the_signed_gap_others_movement_in_the_opposite_direction_does_not_shorten_a_step() -> None:
+    for signed, expected in ((1, [1, -1, 1]), (0, [0, 0, 0.75])):
+        rule, theta = create_rule("gem", **{**MOVEMENT, "signed_gap": signed}), vector(0, 0, 0)
+        state = new_worker(rule, theta)
+        theta += vector(-3, 3, -1.25)
+        update, _ = commit(rule, theta, state, 1, -1, 1)
+        np.testing.assert_allclose(update, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{}, MOVEMENT])
+def test_a_rule_that_changes_its_settings_takes_its_gap_from_the_new_ones(settings: dict[str, float]) -> None:
+    changed, theta = create_rule("gem", **({} if settings else MOVEMENT)), vector(0)
+    commit(changed, theta, new_worker(changed, theta), 1)
+    changed.change_settings(settings)
+    found = []
+    for rule in (changed, create_rule("gem", **settings)):
+        theta = vector(0)
+        state = new_worker(rule, theta)
+        theta -= 3
+        found.append((float(commit(rule, theta, state, 1)[0][0]), rule.factors(theta, state, vector(1), slice(None))))
+    assert found[0] == found[1]
+    assert found[0][0] == (1 if settings else 0)
+
+
+@pytest.mark.parametrize("signed", [0, 1])
+def test_factors_are_those_of_a_commit(signed: int) -> None:
+    rule, random = create_rule("gem", signed_gap=signed), np.random.default_rng(1)
+    theta, snapshot, moment, delta = random.standard_normal((4, 500)).astype(np.float32)
+    state = RuleState(snapshot, (moment,))
+    factors = rule.factors(theta, state, delta, slice(None))
+    assert factors is not None
+    before = theta.copy()
+    rule.commit(theta, state, delta, 1)
+    assert (before + factors * delta).tobytes() == theta.tobytes()
 
 
 def test_where_delta_is_zero_nothing_is_applied_and_nothing_is_counted() -> None:

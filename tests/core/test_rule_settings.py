@@ -19,7 +19,7 @@ def test_every_rule_of_the_design_is_known() -> None:
 
 def test_defaults_of_gem_are_those_of_the_design() -> None:
     expected = {"momentum": 0.9, "kappa": 1.0, "pi_min": 0.0, "pi_max": 5.0, "epsilon": 1e-12, "weight_decay": 0.0}
-    expected |= {"local_steps": 1.0, "local_rate": 0.3}
+    expected |= {"local_steps": 1.0, "local_rate": 0.3, "signed_gap": 0.0}
     assert dict(create_rule("gem").settings) == expected
     assert {setting.name: setting.default for setting in known_settings("gem")} == expected
     assert dict(create_rule("downpour").settings) == {"weight_decay": 0.0}

@@ -23,6 +23,7 @@ gem_settings = st.builds(
     pi_min=st.sampled_from([0.0, -1.0, 0.5]),
     pi_max=st.sampled_from([5.0, 1.0, 0.5]),
     epsilon=st.sampled_from([1e-12, 1e-8, 1e-30]),
+    signed_gap=st.sampled_from([0, 1]),
 )
 # Half of float32's last place, relative.
 EPSILON = 2.0**-24

@@ -12,6 +12,7 @@ from gem_core import (
     Layout,
     RuleError,
     RuleState,
+    SizeMismatchError,
     Statistics,
     TensorKind,
     TensorSpec,
@@ -20,6 +21,8 @@ from gem_core import (
     rule_names,
 )
 from gem_core.rules import interface, known_settings
+from gem_core.rules.gem import Gem, _gem_update
+from gem_core.rules.kernel import Kernel
 from tests.core import slow
 
 # Ranges shorter and longer than a block, side by side and apart, and an empty one.
@@ -190,3 +193,92 @@ def test_other_rules_have_no_weight_decay(name: str) -> None:
 
 def test_a_rule_with_weight_decay_compiles_before_the_first_commit() -> None:
     create_rule("gem", "rms", weight_decay=10).warm_up()
+
+
+GROUPS = [number % 3 for number in range(len(SHAPES))]
+DECAYS = (0.01, 0.0, 0.25)
+
+
+def kept_by_group(dtype: type[np.floating] = np.float32) -> np.ndarray:
+    parts = [np.full(math.prod(shape), 1 - DECAYS[group]) for shape, group in zip(SHAPES, GROUPS, strict=True)]
+    return np.concatenate(parts).astype(dtype)
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0, "kappa": 2, "pi_max": 1, "signed_gap": 1}])
+def test_a_commit_brings_the_decay_of_each_group(settings: dict[str, float]) -> None:
+    """All tensors of a group decay, vectors too, bit for bit as NumPy does it."""
+    rule, theta, random = create_rule("gem", **settings), first(), np.random.default_rng(4)
+    rule.begin(layout(), GROUPS)
+    twin, held, moments = theta.copy(), [theta.copy(), theta.copy()], [np.zeros_like(theta)] * 2
+    states = [rule.new_worker(theta), rule.new_worker(theta)]
+    for number in range(6):
+        worker, delta, decays = number % 2, gradient(random), DECAYS if number != 3 else ()
+        statistics = rule.commit(theta, states[worker], delta, 1, ETA, decays)
+        outcome = slow.gem(twin, held[worker], moments[worker], delta, slow.GemSettings(**settings), np.float32)
+        twin = (kept_by_group() if decays else np.float32(1)) * twin + outcome.update
+        held[worker], moments[worker] = twin, outcome.moment
+        assert theta.tobytes() == twin.tobytes()
+        assert states[worker].snapshot.tobytes() == twin.tobytes()
+        assert statistics.update_norm == pytest.approx(slow.norm(outcome.update), rel=1e-6)
+
+
+def test_decays_of_groups_that_are_the_settings_have_its_bits() -> None:
+    ends = []
+    for by_groups in (False, True):
+        rule, theta, random = (
+            create_rule("gem", weight_decay=0 if by_groups else DECAY),
+            first(),
+            np.random.default_rng(5),
+        )
+        rule.begin(layout(), [int(len(shape) > 1) for shape in SHAPES] if by_groups else None)
+        state = rule.new_worker(theta)
+        for _ in range(4):
+            rule.commit(theta, state, gradient(random), 0, ETA, (0.0, ETA * DECAY) if by_groups else ())
+        ends.append(theta.tobytes())
+    assert ends[0] == ends[1]
+
+
+def test_the_most_groups_are_taken_each_with_its_decay() -> None:
+    shapes = [(3,)] * 256
+    seen = Layout(
+        TensorSpec(f"t{i:03}", shape, ElementType.FLOAT32, TensorKind.PARAMETER) for i, shape in enumerate(shapes)
+    )
+    rule, theta = create_rule("downpour"), np.ones(768, np.float32)
+    rule.begin(seen, range(256))
+    rule.commit(theta, rule.new_worker(theta), np.zeros_like(theta), 0, ETA, [group / 256 for group in range(256)])
+    np.testing.assert_array_equal(theta, np.repeat(1 - np.arange(256) / 256, 3).astype(np.float32))
+
+
+def test_what_decays_of_groups_cannot_work_with_is_refused() -> None:
+    rule, theta = create_rule("gem"), first()
+    with pytest.raises(SizeMismatchError, match="8 groups for 9 PARAMETERs"):
+        rule.begin(layout(), GROUPS[1:])
+    with pytest.raises(RuleError, match="groups are numbered from 0 to 255"):
+        rule.begin(layout(), [*GROUPS[1:], 256])
+    with pytest.raises(RuleError, match=r"rule 'gem' has weight_decay = 0\.3, .*: leave weight_decay out"):
+        create_rule("gem", weight_decay=DECAY).begin(layout(), GROUPS)
+    rule.begin(layout(), GROUPS)
+    state = rule.new_worker(theta)
+    with pytest.raises(RuleError, match="2 decays, and the tensors are of 3 groups"):
+        rule.commit(theta, state, theta, 0, ETA, DECAYS[:2])
+    for wrong in (-0.1, 1.0, math.nan, math.inf):
+        with pytest.raises(RuleError, match="it must be at least 0 and below 1"):
+            rule.commit(theta, state, theta, 0, ETA, (0.1, wrong, 0.1))
+    with pytest.raises(RuleError, match="needs the layout"):
+        create_rule("gem").commit(theta, state, theta, 0, ETA, DECAYS)
+    ace = create_rule("ace")
+    with pytest.raises(RuleError, match="rule 'ace' takes no decays"):
+        ace.commit(theta, ace.new_worker(theta), theta, 0, ETA, DECAYS)
+    assert theta.tobytes() == first().tobytes()
+
+
+def test_kernels_of_a_run_with_groups_compile_before_the_first_commit() -> None:
+    class Fresh(Gem):
+        kernel = Kernel(_gem_update, proxy="moment")
+
+    rule = Fresh({})
+    rule.warm_up()
+    rule.begin(layout(), GROUPS)
+    rule.warm_up()
+    assert all(driver._is_compiled for driver in (Fresh.kernel.serial, Fresh.kernel.parallel, *Fresh.kernel._decaying))

@@ -109,6 +109,7 @@ COMMITTED = commit_pb2.CommitResponse(
         statistics=commit_pb2.CommitStatistics(mean_pi=1.0, proxy_norm=NORM, delta_norm=NORM, update_norm=NORM),
         run_state=run_pb2.RUN_STATE_TRAINING,
         next_eta=0.05,
+        progress=1.0,
     ),
     parameters=parameters(2, UPDATED),
     chunk=chunk(UPDATED),

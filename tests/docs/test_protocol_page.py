@@ -111,6 +111,7 @@ def test_every_limit_is_that_of_the_code() -> None:
     assert number("everything of a message but its chunk's data") == limits.FIELDS_BYTES
     assert number("adapter of Initialize") == limits.ADAPTER_BYTES
     assert number("JoinRequest") == MAX_CHUNK_BYTES
+    assert number("recipe of JoinRequest") == limits.RECIPE_BYTES
     assert number("a chunk's data", r"1 to ([\d ]+)") == MAX_CHUNK_BYTES
     (at_least, at_most), chunk_bytes = chunk_byte_limits(), LimitSettings.model_fields["chunk_bytes"].default
     assert number("chunk_bytes") == at_least
@@ -130,7 +131,7 @@ def test_every_limit_is_that_of_the_code() -> None:
     assert number("silence after which a session expires", r"(\d+) by default") == 120
     assert number("numbers in BufferSelection", r"at most (\d+)") == MAX_RUN_NUMBERS
     assert found["a BUFFER"][0].startswith("any values in Initialize")
-    assert len(found) == 20
+    assert len(found) == 21
     options = dict(listener.CHANNEL_OPTIONS)
     assert options["grpc.http2.max_ping_strikes"] == 0  # as often as it likes
     assert "a ping every 30 s" in " ".join(section("Connections and limits").split())

@@ -70,11 +70,6 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int, loss: 
     optimizer.step()
 
 
-def scheduled(model: nn.Module, optimizer: torch.optim.Optimizer, number: int, loss: Tensor) -> None:
-    optimizer.param_groups[0]["lr"] = ETA * 0.9**number
-    step(model, optimizer, number, loss)
-
-
 def clipped(model: nn.Module, optimizer: torch.optim.Optimizer, number: int, loss: Tensor) -> None:
     optimizer.zero_grad()
     loss.backward()
@@ -89,33 +84,53 @@ def accumulated(model: nn.Module, optimizer: torch.optim.Optimizer, number: int,
         optimizer.zero_grad()
 
 
-def test_an_optimizer_of_the_page_trains_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def run_the_optimizer_of_the_page(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
     model = a_model()
+    monkeypatch.setenv("GEMPS_SERVER", server.address)
+    names = {"torch": torch, "ParameterServer": ParameterServer, "model": model, "criterion": criterion}
+    exec(snippets()["optimizer"], names | {"loader": batches()})
+    return model
+
+
+def test_an_optimizer_of_the_page_trains_as_alone_under_a_rule_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with ServerThread(rule="downpour") as server:
-        monkeypatch.setenv("GEMPS_SERVER", server.address)
-        exec(
-            snippets()["optimizer"],
-            {
-                "torch": torch,
-                "ParameterServer": ParameterServer,
-                "model": model,
-                "criterion": criterion,
-                "loader": batches(16),
-            },
-        )
-        assert server.server.central.clock == 3
+        model = run_the_optimizer_of_the_page(server, monkeypatch)
+        assert server.server.central.clock == 1 + len(batches())
     expected = a_model()
-    optimizer = torch.optim.AdamW(expected.parameters(), lr=0.002)
-    for number, (inputs, labels) in enumerate(batches(16)):
+    optimizer = torch.optim.AdamW(expected.parameters(), lr=0.002, weight_decay=0.1)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 200)
+    for number, (inputs, labels) in enumerate(batches()):
         step(expected, optimizer, number, criterion(expected(inputs), labels))
+        scheduler.step()
     for name, value in model.state_dict().items():
         assert torch.allclose(value, expected.state_dict()[name], atol=1e-5), name
+
+
+def test_an_optimizer_of_the_page_decides_the_rule_of_a_server_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ServerThread(rule="auto") as server:
+        run_the_optimizer_of_the_page(server, monkeypatch)
+        recipe = server.server.choice.recipe
+        assert recipe is not None
+        assert (recipe.optimizer, recipe.kind, recipe.groups[0]["lr"]) == ("AdamW", "rms", 0.002)
+
+
+def test_a_rate_that_the_script_computes_by_itself_follows_the_run() -> None:
+    model, expected = a_model(), a_model()
+    with ServerThread(rule="downpour") as server:
+        optimizer = sgd(model)
+        with ParameterServer(server.address, model, optimizer=optimizer) as ps:
+            typed("schedule", model, ps, optimizer=optimizer)
+    alone = sgd(expected)
+    for number, (inputs, labels) in enumerate(batches()):
+        alone.param_groups[0]["lr"] = 0.1 * 0.999**number
+        step(expected, alone, number, criterion(expected(inputs), labels))
+    for name, value in model.state_dict().items():
+        assert torch.allclose(value, expected.state_dict()[name], atol=1e-6), name
 
 
 @pytest.mark.parametrize(
     ("name", "optimizer", "each"),
     [
-        ("schedule", sgd, scheduled),
         ("clipping", sgd, clipped),
         ("weight-decay", lambda model: sgd(model, weight_decay=1e-4), step),
         ("accumulation", sgd, accumulated),

@@ -112,7 +112,7 @@ def test_settings_arrive_as_they_were_written(
 def test_defaults_are_those_of_compose() -> None:
     compose = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
     values = (CHART / "values.yaml").read_text(encoding="utf-8")
-    for name in ("commits", "eta", "checkpoint_interval"):
+    for name in ("commits", "checkpoint_interval"):
         (given,) = re.findall(rf"^    {name}: (\S+)$", values, re.MULTILINE)
         assert f"GEMPS_{name.upper()}: ${{GEMPS_{name.upper()}:-{given}}}" in compose
     for image in re.findall(r"^  image: (\S+)", values, re.MULTILINE):

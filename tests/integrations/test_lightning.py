@@ -141,6 +141,33 @@ def test_one_worker_trains_as_the_trainer_alone(
     assert has_left(server)
 
 
+@pytest.mark.parametrize("settings", [{}, {"accumulate_grad_batches": 2}, {"precision": "bf16-mixed"}])
+def test_a_run_that_follows_the_modules_optimizer_commits_each_of_its_steps(settings: Any, tmp_path: Path) -> None:
+    """With its clipping, weight decay and schedule, which follows the run."""
+    module = Module()
+    with ServerThread(rule="auto") as server:
+        callback = joined(server)
+        a_trainer(tmp_path, callback, max_steps=12, **settings).fit(module, loader())
+        assert callback.ps is not None
+        assert callback.ps.recipe_text.startswith("AdamW: RMS-scaled gradients at a third of its rate")
+        assert (callback.ps.applied_steps, callback.ps.progress) == (12, 12)
+        assert worker_status(server)["commits"] == 12
+        assert callback.ps.last_report is not None
+        assert callback.ps.last_report.loss is not None
+        assert callback.ps.last_report.eta == pytest.approx(0.01 * 0.9**11)
+        assert_central(server, module)
+
+
+def test_a_module_that_steps_its_optimizer_itself_is_followed_too(tmp_path: Path) -> None:
+    module = Manual()
+    with ServerThread(rule="auto") as server:
+        callback = joined(server)
+        a_trainer(tmp_path, callback, gradient_clip_val=None).fit(module, loader())
+        assert callback.ps is not None
+        assert callback.ps.applied_steps == 10
+        assert_central(server, module)
+
+
 def test_samples_steps_and_loss_are_counted(server: ServerThread, tmp_path: Path) -> None:
     """22 rows: five batches of 4 and one of 2, in two optimizer steps of 4 and 2 batches for each of two epochs."""
     seen: list[tuple[int, ...]] = []

@@ -112,6 +112,48 @@ def test_one_worker_trains_as_the_trainer_alone(arguments: Any, server: ServerTh
     assert has_left(server)
 
 
+def test_a_run_that_follows_the_trainers_optimizer_commits_each_of_its_steps(tmp_path: Path) -> None:
+    """With its clipping, weight decay, accumulation and cosine schedule, which follows the run."""
+    with ServerThread(rule="auto") as server:
+        trainer = a_trainer(tmp_path, callback := joined(server), gradient_accumulation_steps=2, max_steps=30)
+        before = trainer.evaluate(rows())["eval_loss"]
+        trainer.train()
+        assert callback.ps is not None
+        assert callback.ps.recipe_text.startswith("AdamW: orthogonalised, RMS-scaled gradients")
+        assert callback.ps.applied_steps == 30
+        assert callback.ps.progress == 30
+        assert trainer.lr_scheduler.get_last_lr()[0] == pytest.approx(0, abs=1e-12)
+        found = worker_status(server)
+        assert (found["commits"], found["samples"]) == (30, 10 * ROWS)
+        assert_central(server, trainer.model)
+        assert trainer.evaluate(rows())["eval_loss"] < 0.8 * before
+        rates = [row["learning_rate"] for row in trainer.state.log_history if "learning_rate" in row]
+        assert rates == sorted(rates, reverse=True)
+
+
+def test_the_end_of_a_run_that_follows_the_optimizer_ends_the_training(tmp_path: Path) -> None:
+    with ServerThread(rule="auto", commits=3) as server:
+        trainer = a_trainer(tmp_path, joined(server), max_steps=100)
+        trainer.train()
+        assert trainer.state.global_step == 3
+        assert_central(server, trainer.model)
+
+
+def test_float16_whose_scaler_steps_past_gemps_is_refused_with_the_fix(tmp_path: Path) -> None:
+    """Accelerate keeps the optimizer's own step for its scaler; here as it does on a GPU."""
+    with ServerThread(rule="auto") as server:
+        trainer = a_trainer(tmp_path, joined(server))
+
+        class Keep(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
+            def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                optimizer = kwargs["optimizer"].optimizer
+                type(optimizer).step(optimizer)
+
+        trainer.add_callback(Keep())
+        with pytest.raises(UnsupportedOptimizerError, match="use bfloat16"):
+            trainer.train()
+
+
 def test_samples_steps_and_loss_are_counted(server: ServerThread, tmp_path: Path) -> None:
     """22 rows: five batches of 4 and one of 2, in four optimizer steps of 2, 2, 1 and 1 batches for two epochs."""
     seen: list[dict[str, Any]] = []

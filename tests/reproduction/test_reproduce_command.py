@@ -75,7 +75,7 @@ def test_processes_of_a_killed_command_end_with_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("3", "--task", "cifar10"), "--task cifar10: choose one of digits, digits28, mnist"),
+        (("3", "--task", "cifar10"), "--task cifar10: choose one of digits, digits28, fashion-mnist, mnist"),
         (("3", "--model", "alexnet"), "--model alexnet: choose one of cnn, mlp"),
         (("3", "--rule-settings", "momentum"), "--rule-settings: 'momentum' is not NAME=VALUE with a number"),
         (
@@ -85,6 +85,10 @@ def test_processes_of_a_killed_command_end_with_it(tmp_path: Path) -> None:
         (
             ("3", "--task", "mnist", "--data", "nowhere"),
             "--data nowhere: the task mnist expects nowhere/MNIST/raw/train-",
+        ),
+        (
+            ("3", "--task", "fashion-mnist", "--data", "nowhere"),
+            "install Debian's package (apt-get install dataset-fashion-mnist) and leave --data out",
         ),
         (("7", "--images", "nowhere"), "--images nowhere: there is no folder nowhere/train with a folder a class"),
     ],

@@ -22,16 +22,21 @@ def test_every_rule_of_the_core_can_be_chosen(rule: str) -> None:
 def test_the_choices_that_help_shows_are_the_rules_of_gemps() -> None:
     extra = ServerSettings.model_fields["rule"].json_schema_extra
     assert isinstance(extra, dict)
-    assert extra["choices"] == list(rule_names())
+    assert extra["choices"] == ["auto", *rule_names()]
 
 
 @pytest.mark.parametrize(
     ("given", "eta"),
     [
-        ({}, 0.05),
+        ({}, 0.002),
+        ({"rule": "gem"}, 0.05),
         ({"precondition": "rms"}, 0.001),
         ({"direction": "spectral"}, 0.001),
         ({"direction": "spectral", "eta": 0.1}, 0.1),
+        ({"direction": "auto"}, 0.002),
+        ({"rule": "auto"}, 0.002),
+        ({"rule": "auto", "direction": "rms"}, 0.001),
+        ({"rule": "auto", "precondition": "rms"}, 0.001),
     ],
 )
 def test_the_learning_rate_by_default_is_that_of_the_step(given: dict[str, Any], eta: float) -> None:
@@ -127,7 +132,7 @@ def test_a_setting_that_is_a_flag_too_has_the_same_bounds(name: str) -> None:
             "'dana' has no preconditioner: choose rule gem, or precondition none",
         ),
         ({"rule": "dc-asgd", "direction": "rms"}, "'dc-asgd' needs gradients: choose direction gradient, or another"),
-        ({"direction": "muon"}, "Input should be 'gradient', 'rms' or 'spectral'"),
+        ({"direction": "muon"}, "Input should be 'gradient', 'rms', 'spectral' or 'auto'"),
         ({"clip_norm": "-1"}, "greater than or equal to 0"),
         ({"clip_norm": "inf"}, "finite number"),
         ({"eta": "inf"}, "finite number"),

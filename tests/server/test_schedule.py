@@ -63,7 +63,7 @@ def test_a_text_that_is_no_schedule_is_refused_with_a_right_example(text: str, m
 def test_a_cosine_until_the_end_of_the_run_needs_a_budget() -> None:
     with pytest.raises(ValueError, match="--eta-schedule cosine ends with the run, which has no budget: add --steps"):
         ServerSettings(eta_schedule="cosine")
-    assert ServerSettings(eta_schedule="cosine", steps=9).schedule == EtaSchedule("cosine", 0.05)
+    assert ServerSettings(eta_schedule="cosine", steps=9).schedule == EtaSchedule("cosine", 0.002)
     assert ServerSettings(eta_schedule="cosine:9", eta=0.1).schedule == EtaSchedule("cosine", 0.1, decay_commits=9)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from gem_server.recorder import RECORDED_SETTINGS
+from gem_simulator import SimulationError, read_recorded
+from gemps.v1 import run_pb2
 
 from gem_core import rule_names
 from gem_trace import Replayed, ReplayError, read_records, replay
@@ -79,6 +81,72 @@ async def test_replay_with_a_preconditioner_is_bit_equal(serve: Serve, tmp_path:
     assert len({event["eta"] for event in events if event["event"] == "committed"}) > 10
 
 
+def adamw(model: Model) -> run_pb2.Recipe:
+    """Of a script whose two parameter groups decay differently; every second tensor is in the second one."""
+    count = sum(tensor.kind == "parameter" for tensor in model.tensors)
+    groups = [run_pb2.RecipeGroup(settings={"lr": 0.1, "weight_decay": decay}) for decay in (0.1, 0.0)]
+    return run_pb2.Recipe(
+        kind="rms", optimizer="AdamW", groups=groups, group_of_parameter=[number % 2 for number in range(count)]
+    )
+
+
+async def by_recipe(workers: list[RawWorker], steps: range) -> float:
+    """Commits in turn, with rates and decays of their own, every fifth without decays. Returns the progress."""
+    for step in steps:
+        worker, eta = workers[step % len(workers)], 0.1 / (1 + step)
+        rates = {"eta": eta, "decays": [eta / 3, eta / 7] if step % 5 else []}
+        progress: float = (await worker.commit(worker.delta(step), **rates)).verdict.progress
+    return progress
+
+
+@pytest.mark.parametrize("durability", ["interval", "commit"])
+async def test_replay_of_commits_with_rates_of_their_own_is_bit_equal_over_a_restart(
+    serve: Serve, tmp_path: Path, durability: str
+) -> None:
+    path = tmp_path / "run.trace"
+    settings = {"rule": "auto", "data_dir": tmp_path / "data", "resume": True, "durability": durability}
+    serving = await serve(record=path, **settings)
+    workers = await serving.training(2, LARGE, recipe=adamw(LARGE))
+    assert await by_recipe(workers, range(8)) == 4
+    ended = bytes((await serving.read(LARGE)).payload)
+    await serving.stop()
+
+    serving = await serve(record=path, **settings)
+    assert bytes((await serving.read(LARGE)).payload) == ended
+    workers = await serving.training(2, LARGE, recipe=adamw(LARGE))
+    assert [worker.membership.progress for worker in workers] == [4, 4]
+    assert await by_recipe(workers, range(8, 14)) == 7
+    ended = bytes((await serving.read(LARGE)).payload)
+    await serving.stop()
+
+    found = replay(path)
+    assert payload(LARGE, found) == ended
+    assert (found.commits, found.compared_starts, found.compared_end) == (14, 1, True)
+    commits = [record.event for record in read_records(map_file(path)) if record.event["event"] == "committed"]
+    assert [event["eta"] for event in commits] == [0.1 / (1 + step) for step in range(14)]
+    assert [number for number, event in enumerate(commits) if "decays" not in event] == [0, 5, 10]
+    for change in (lambda event, body: event.update(decays=[0.2, 0.0]), lambda event, body: event.pop("decays")):
+        rewrite(path, lambda event, body, change=change: change(event, body) if event.get("clock") == 14 else None)
+        with pytest.raises(ReplayError, match=r"clock 15 .*: \w+ is"):
+            replay(path)
+
+
+async def test_the_start_of_a_run_whose_first_worker_decides_is_recorded_when_it_has(
+    serve: Serve, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.trace"
+    serving = await serve(record=path, rule="auto")
+    workers = await serving.training(2, directions=["gradient", "auto"])
+    await work(workers, 3)
+    ended = bytes((await serving.read(SMALL)).payload)
+    await serving.stop()
+    events = [record.event for record in read_records(map_file(path))]
+    assert [event["event"] for event in events[:3]] == ["started", "joined", "joined"]
+    assert events[0]["rule"] == "gem"
+    assert (events[0]["settings"]["direction"], events[0]["settings"]["eta"]) == ("auto", 0.002)
+    assert payload(SMALL, replay(path)) == ended
+
+
 async def test_events_are_in_the_order_in_which_they_happened(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "run.trace"
     await recorded(serve, path, limits={"staging_buffers": 3})
@@ -121,6 +189,26 @@ async def test_deltas_that_travelled_rounded_are_kept_as_they_were_applied(
     await serving.stop()
     found = replay(tmp_path / "run.trace")
     assert found.parameters.tobytes() == exact.tobytes()
+
+
+async def test_a_session_that_changes_its_wire_types_is_replayed_and_cannot_be_followed(
+    serve: Serve, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.trace"
+    serving = await serve(record=path)
+    (worker,) = await serving.training(1)
+    for wire_type in (BFLOAT16, INT4_BLOCK):
+        await worker.join(delta_wire_types=[wire_type], parameter_wire_types=[BFLOAT16])
+        await worker.commit_on_new_stream(worker.prepare(worker.delta(worker.sequence)))
+    exact = serving.server.central.parameters.copy()
+    await serving.stop()
+    found = replay(path)
+    assert found.parameters.tobytes() == exact.tobytes()
+    assert (found.sessions, found.resets) == (1, 0)
+    names = [record.event["event"] for record in read_records(map_file(path))]
+    assert names.count("wire-types") == 2
+    with pytest.raises(SimulationError, match=r"changed its wire types during the run \(record with --network fast\)"):
+        read_recorded(path)
 
 
 async def test_a_session_that_expires_begins_again_with_a_moment_of_0(serve: Serve, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ STATUS_OF_REASON = {
         "NOT_INITIALIZED",
         "NO_SHARED_MEMORY",
         "DIRECTION",
+        "RECIPE",
     },
     grpc.StatusCode.ALREADY_EXISTS: {"SEQUENCE_REUSED"},
     grpc.StatusCode.RESOURCE_EXHAUSTED: {"MEMORY", "WAITING_ROOM", "TOO_MANY", "STORAGE_FULL"},

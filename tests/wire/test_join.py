@@ -9,7 +9,7 @@ import pytest
 from gemps.v1 import run_pb2, session_pb2, transfer_pb2
 
 from tests.wire.conftest import Serve
-from tests.wire.model import BFLOAT16, FLOAT32, LARGE, SHARED_MEMORY, SMALL
+from tests.wire.model import BFLOAT16, FLOAT32, INT4_BLOCK, LARGE, SHARED_MEMORY, SMALL
 from tests.wire.refusals import PATIENCE, refused
 from tests.wire.serving import Serving
 
@@ -22,7 +22,7 @@ async def test_join_answers_with_the_runs_settings(serve: Serve) -> None:
     settings = answer.settings
     assert settings.rule == "gem"
     gem = {"momentum": 0.9, "kappa": 2.0, "pi_min": 0, "pi_max": 5, "epsilon": 1e-12, "weight_decay": 0}
-    gem |= {"local_steps": 1, "local_rate": 0.3}
+    gem |= {"local_steps": 1, "local_rate": 0.3, "signed_gap": 0}
     assert dict(settings.rule_settings) == gem
     assert (settings.eta, answer.next_eta) == (0.01, 0.01)
     assert settings.eta_schedule == run_pb2.ETA_SCHEDULE_CONSTANT
@@ -149,6 +149,25 @@ async def test_coarse_wire_types_are_for_deltas_and_for_differences(serving: Ser
     assert (answer.delta_wire_type, answer.parameter_wire_type) == (coarse, coarse)
     after = (await serving.status()).memory
     assert after.reserved_bytes - before == after.worker_bytes + 4 * SMALL.parameter_count
+
+
+async def test_a_live_session_that_joins_with_other_wire_types_uses_them_from_then_on(serving: Serving) -> None:
+    """Rank, sequence and base version stay; memory for differences is promised, and given back."""
+    (worker,) = await serving.training(1)
+    plain = (await serving.status()).memory.reserved_bytes
+    for commits, (deltas, parameters) in enumerate([(BFLOAT16, BFLOAT16), (INT4_BLOCK, FLOAT32), (FLOAT32, BFLOAT16)]):
+        differences = await worker.join(delta_wire_types=[deltas], parameter_wire_types=[INT4_BLOCK])
+        assert differences.parameter_wire_type == INT4_BLOCK
+        assert (await serving.status()).memory.reserved_bytes == plain + 4 * SMALL.parameter_count
+        answer = await worker.join(delta_wire_types=[deltas], parameter_wire_types=[parameters])
+        assert (answer.delta_wire_type, answer.parameter_wire_type) == (deltas, parameters)
+        assert (answer.rank, answer.last_applied_sequence) == (0, commits)
+        await worker.commit_on_new_stream(worker.prepare(worker.delta(commits)))
+        status = await serving.status()
+        (seen,) = status.workers
+        assert (seen.delta_wire_type, seen.parameter_wire_type) == (deltas, parameters)
+        assert (seen.sessions, seen.commits) == (1, commits + 1)
+        assert status.memory.reserved_bytes == plain
 
 
 @pytest.mark.parametrize("field", ["delta_wire_types", "parameter_wire_types"])

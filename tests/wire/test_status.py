@@ -27,7 +27,7 @@ async def test_status_before_anything_happened(serving: Serving) -> None:
     assert status.version.incarnation > 0
     assert status.version.clock == 0
     assert status.run_state == run_pb2.RUN_STATE_WAITING
-    assert status.settings.rule == "gem"
+    assert (status.settings.rule, status.rule) == ("auto", "rule auto: the first worker decides")
     assert status.commits == status.parameter_count == status.run_seconds == 0
     assert not status.workers
     assert (status.queue.staging_buffers, status.queue.waiting_limit) == (4, 1024)

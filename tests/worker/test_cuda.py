@@ -8,8 +8,11 @@ import pytest
 import torch
 from gem_worker import ClientSettings, ParameterServer, TaskError, UnsupportedModelError, device_for
 from gem_worker.flat_model import FlatModel
+from gem_worker.model_tensors import inspect_model
+from gem_worker.optimizer_recipe import choose_recipe
 from gem_worker.step_clock import CudaClock
 from gem_worker.transfer import Transfer
+from gem_worker.translated_optimizer import TranslatedOptimizer
 from torch.nn import functional
 
 from gem_core.wire_types import BLOCKS, WireType, encode
@@ -107,6 +110,41 @@ def test_a_gradient_that_is_not_finite_is_skipped_on_cuda() -> None:
         for name, value in model.state_dict().items():
             assert torch.equal(value, before[name]), name
         train(ps, 2)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "fused", "muon", "sgd"])
+def test_a_translated_step_on_cuda_is_that_of_the_cpu_and_waits_for_nothing(kind: str) -> None:
+    create: Any = {
+        "adamw": lambda model: torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1),
+        "fused": lambda model: torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1, fused=True),
+        "muon": lambda model: torch.optim.Muon([one for one in model.parameters() if one.ndim == 2], lr=0.01),
+        "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=0.1),
+    }[kind]
+    found = []
+    for device in ("cpu", "cuda"):
+        model = make("perceptron").to(device)
+        optimizer = create(model)
+        inspected = inspect_model(model)
+        recipe = choose_recipe(optimizer, model, inspected[1], every=1).recipe
+        flat = FlatModel(model, inspected)
+        translated = TranslatedOptimizer(optimizer, recipe, flat, lambda: True)
+        for seed in range(3):
+            generator = torch.Generator().manual_seed(seed)
+            for one in flat.trained:
+                one.gradient.copy_(torch.randn(one.tensor.shape, generator=generator))
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                translated.run(None)
+                translated.take()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            deltas = [one.gradient.float().cpu() * translated.made.scale for one in flat.trained]
+            translated.sent(is_finite=True)
+        found.append(deltas)
+        translated.close()
+        optimizer.step()
+    for on_cpu, on_cuda in zip(*found, strict=True):
+        torch.testing.assert_close(on_cuda, on_cpu, rtol=0.05 if kind == "muon" else 1e-4, atol=1e-4)
 
 
 def test_float16_autocast_with_a_scaler_trains_on_cuda() -> None:

@@ -30,6 +30,10 @@ class Sender:
         self._flat.groups[0].gradients.copy_(gradient)
         return self._transfer.stage(0.5, None).usable, bytes(self._transfer.delta)
 
+    def change(self, wire_type: WireType) -> None:
+        self._wire_type = wire_type
+        self._transfer.change_wire_types(wire_type, WireType.FLOAT32)
+
     def arrived(self, payload: bytes) -> torch.Tensor:
         out = np.empty(COUNT, np.float32)
         assert decode(self._wire_type, memoryview(payload), out) is None
@@ -49,6 +53,21 @@ def test_deltas_add_up_to_the_gradients(wire_type: WireType, missing: float) -> 
         due -= 0.5 * gradient
         came += sender.arrived(payload)
     assert torch.linalg.vector_norm(came - due) < missing * torch.linalg.vector_norm(due)
+
+
+@pytest.mark.parametrize("wire_type", sorted(BLOCKS))
+def test_what_was_left_out_goes_with_the_first_delta_of_another_wire_type(wire_type: WireType) -> None:
+    """Unless that is skipped: then with the one after it."""
+    sender, random = Sender(wire_type), torch.Generator().manual_seed(4)
+    gradients = [torch.randn(COUNT, generator=random) for _ in range(4)]
+    came = torch.zeros(COUNT)
+    for gradient in gradients[:3]:
+        came += sender.arrived(sender.send(gradient)[1])
+    sender.change(WireType.BFLOAT16)
+    assert not sender.send(gradients[3] * np.nan)[0]
+    for gradient in (gradients[3], torch.zeros(COUNT)):
+        came += sender.arrived(sender.send(gradient)[1])
+    torch.testing.assert_close(came, -0.5 * sum(gradients), atol=0.01, rtol=0)
 
 
 @pytest.mark.parametrize("wire_type", sorted(BLOCKS))

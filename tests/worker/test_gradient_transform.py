@@ -9,7 +9,7 @@ import torch
 from gem_worker import ClientSettings, ParameterServer, UnsupportedModelError
 from gem_worker.client import ServerMisbehavedError
 from gem_worker.flat_model import FlatModel
-from gem_worker.gradient_transform import GradientTransform, orthogonalise
+from gem_worker.gradient_transform import GradientTransform, Plan, orthogonalise
 from gem_worker.model_sizes import TransformerSizes
 from gem_worker.models.transformer import Transformer
 from numpy.typing import NDArray
@@ -65,7 +65,7 @@ class Steps:
 
     def __init__(self, model: nn.Module, direction: str = "gradient", clip_norm: float = 0.0) -> None:
         self.flat = FlatModel(model)
-        self.transform = GradientTransform(self.flat, direction, clip_norm)
+        self.transform = GradientTransform(self.flat, Plan.of_direction(self.flat, direction), clip_norm)
         self.states = [self.transform.new_state() for _ in range(2)]
 
     def step(self, *gradients: Tensor, worker: int = 0) -> list[Tensor]:
@@ -113,7 +113,7 @@ def test_a_spectral_direction_does_not_depend_on_the_gradients_scale(scale: floa
     assert torch.equal(Steps(Parameters(gradient), "spectral").step(gradient * scale)[0], expected)
 
 
-@pytest.mark.parametrize("direction", ["gradient", "rms", "spectral"])
+@pytest.mark.parametrize("direction", ["gradient", "rms", "spectral", "auto"])
 def test_a_gradient_of_zeros_stays_zero(direction: str) -> None:
     zeros = torch.zeros(4, 6)
     assert torch.equal(Steps(Parameters(zeros), direction, 1.0).step(zeros)[0], zeros)
@@ -174,6 +174,35 @@ def test_tied_embeddings_get_the_rms_direction() -> None:
     np.testing.assert_allclose(matrix, slow_spectral(gradients[1]), rtol=2e-4, atol=2e-5)
 
 
+def test_direction_auto_scales_all_elements_after_orthogonalising_hidden_matrices() -> None:
+    model = nn.Sequential(nn.Embedding(20, 4), nn.Linear(4, 6), nn.Linear(6, 20, bias=False))
+    steps = Steps(model, "auto")
+    slow = [SlowRms() for _ in steps.flat.trained]
+    for seed in range(4):
+        gradients = [random_tensor(*one.tensor.shape, seed=seed) for one in steps.flat.trained]
+        found = steps.step(*gradients)
+        for one, gradient, direction, rms in zip(steps.flat.trained, gradients, found, slow, strict=True):
+            values = torch.from_numpy(slow_spectral(gradient)) if one.name == "1.weight" else gradient
+            np.testing.assert_allclose(direction, rms.step(values), rtol=2e-3, atol=1e-4, err_msg=one.name)
+
+
+def test_direction_auto_of_a_model_without_an_embedding_orthogonalises_nothing_and_is_bounded() -> None:
+    steps, slow = Steps(Parameters(torch.zeros(4, 6)), "auto"), SlowRms()
+    for gradient in [random_tensor(4, 6, seed=seed) for seed in range(30)] + [100 * random_tensor(4, 6)]:
+        (found,) = steps.step(gradient)
+        np.testing.assert_allclose(found, slow.step(gradient).clip(-5, 5), rtol=1e-4, atol=1e-6)
+    assert found.abs().max() == 5
+
+
+def test_a_large_tensor_is_scaled_as_a_small_one() -> None:
+    count = 2 * 2**17 + 3
+    steps, slow = Steps(Parameters(torch.zeros(count), torch.zeros(5)), "rms"), SlowRms()
+    for seed in range(2):
+        gradient = random_tensor(count, seed=seed)
+        found, _ = steps.step(gradient, torch.ones(5))
+        np.testing.assert_allclose(found, slow.step(gradient), rtol=1e-4, atol=1e-6)
+
+
 def test_clipping_leaves_small_gradients_bit_equal_and_gives_large_ones_the_norm() -> None:
     like = random_tensor(3, 4), random_tensor(5).double(), random_tensor(6).bfloat16()
     steps = Steps(Parameters(*like), clip_norm=8.0)
@@ -196,7 +225,9 @@ def test_clipping_comes_before_the_squares() -> None:
 
 
 @pytest.mark.parametrize("bad", [INFINITE, OVERFLOWING], ids=["infinite", "overflowing norm"])
-@pytest.mark.parametrize(("direction", "clip_norm"), [("gradient", 1.0), ("rms", 0.0), ("spectral", 0.0)])
+@pytest.mark.parametrize(
+    ("direction", "clip_norm"), [("gradient", 1.0), ("rms", 0.0), ("spectral", 0.0), ("auto", 0.0)]
+)
 def test_what_is_not_finite_becomes_nan_everywhere_and_leaves_no_trace(
     bad: Tensor, direction: str, clip_norm: float
 ) -> None:
@@ -261,7 +292,7 @@ def test_a_restarted_server_with_another_direction_ends_its_workers() -> None:
         ps.join()
         commit(ps, random_tensor(3))
     with ServerThread(bind=f"127.0.0.1:{server.port}"):
-        with pytest.raises(ServerMisbehavedError, match="another direction, clip_norm or other local steps"):
+        with pytest.raises(ServerMisbehavedError, match="another direction, clip_norm or recipe, or other local steps"):
             commit(ps, random_tensor(3))
         ps.close()
 
@@ -273,7 +304,7 @@ def test_a_restarted_server_with_other_local_steps_ends_its_workers(other: Any) 
         ps.join()
     with ServerThread(**({"local_steps": 2} | other), bind=f"127.0.0.1:{server.port}"):
         commit(ps, random_tensor(3))
-        with pytest.raises(ServerMisbehavedError, match="another direction, clip_norm or other local steps"):
+        with pytest.raises(ServerMisbehavedError, match="another direction, clip_norm or recipe, or other local steps"):
             commit(ps, random_tensor(3))
         ps.close()
 

@@ -405,7 +405,7 @@ def test_a_rule_that_does_not_average_what_optimizers_moved_is_warned_of(
     with ServerThread(**settings) as server, connect(server, model, adamw(model)):
         pass
     fixes = [one.getMessage() for one in caplog.records if one.name == "gem_worker.local_optimizer"]
-    assert [("--rule adaptive-staleness" in fix) for fix in fixes] == [True] * is_warned
+    assert [("--rule auto" in fix) for fix in fixes] == [True] * is_warned
 
 
 def test_what_an_optimizer_moved_counts_by_its_staleness() -> None:
@@ -599,3 +599,19 @@ def test_no_warning_says_that_the_optimizer_is_without_effect(
     with caplog.at_level(logging.WARNING), connect(server, model, adamw(model)) as ps:
         train(ps, 2)
     assert not caplog.records
+
+
+def test_a_script_that_steps_its_optimizer_and_never_exchanges_is_warned_once(
+    server: ServerThread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gem_worker.local_optimizer.LONELY_STEPS", 4)
+    model = make("perceptron")
+    optimizer = adamw(model)
+    with caplog.at_level(logging.WARNING), connect(server, model, optimizer) as ps:
+        train_alone(model, optimizer, 3)
+        ps.exchange()
+        train_alone(model, optimizer, 3)
+        assert not caplog.records
+        train_alone(model, optimizer, 5)
+    (warning,) = (one.getMessage() for one in caplog.records)
+    assert warning.startswith("4 steps of AdamW since the last exchange: this worker trains alone. Call ps.step(loss)")

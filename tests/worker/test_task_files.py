@@ -12,7 +12,7 @@ import pytest
 import torch
 import torchvision
 from gem_worker.errors import TaskError
-from gem_worker.tasks import TaskOptions, create_task
+from gem_worker.tasks import TaskOptions, create_task, idx_images
 from gem_worker.tasks.idx_images import read_idx
 from numpy.typing import NDArray
 from PIL import Image
@@ -61,6 +61,66 @@ def test_mnist_is_read_from_plain_and_compressed_idx_files(
         expected = (torch.from_numpy(images).float().unsqueeze(1) / 255 - mean) / deviation
         assert torch.allclose(inputs, expected, atol=1e-5)
         assert targets.tolist() == labels.tolist()
+
+
+@pytest.mark.parametrize("write", [plain, compressed])
+@pytest.mark.parametrize("task_name", ["mnist", "fashion-mnist"])
+def test_a_folder_of_the_four_files_themselves_is_read(task_name: str, write: Write, tmp_path: Path) -> None:
+    sets = write_mnist(tmp_path / "files", write)
+    task = create_task(task_name, TaskOptions(dataset_dir=tmp_path / "files"))
+    assert task.test.batch(np.arange(6))[1].tolist() == sets["t10k"][1].tolist()
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that stands for the one of Debian's package, seen from another working directory without data."""
+    folder = tmp_path / "share"
+    monkeypatch.setattr(idx_images, "FASHION_MNIST_FOLDER", folder)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def test_fashion_mnist_is_found_where_debians_package_puts_it(package: Path) -> None:
+    sets = write_mnist(package, compressed)
+    assert create_task("fashion-mnist").test.batch(np.arange(6))[1].tolist() == sets["t10k"][1].tolist()
+    with pytest.raises(TaskError, match="the task mnist expects"):
+        create_task("mnist")
+
+
+def test_a_folder_that_the_user_named_is_never_replaced_by_the_packages(package: Path, tmp_path: Path) -> None:
+    write_mnist(package, compressed)
+    with pytest.raises(TaskError, match="the task fashion-mnist expects"):
+        create_task("fashion-mnist", TaskOptions(dataset_dir=tmp_path / "named"))
+
+
+def test_files_below_data_come_before_the_packages(package: Path, tmp_path: Path) -> None:
+    write_mnist(package, compressed)
+    own = write_mnist(tmp_path / "data" / "FashionMNIST" / "raw")
+    (tmp_path / "data" / "FashionMNIST" / "raw" / "train-labels-idx1-ubyte").write_bytes(idx(np.full(20, 7, np.uint8)))
+    task = create_task("fashion-mnist")
+    assert task.train.batch(np.arange(20))[1].tolist() == [7] * 20
+    assert task.test.batch(np.arange(6))[1].tolist() == own["t10k"][1].tolist()
+
+
+def test_without_any_files_the_package_is_named(package: Path) -> None:
+    with pytest.raises(TaskError, match=r"install Debian's package \(apt-get install dataset-fashion-mnist\)"):
+        create_task("fashion-mnist")
+    write_mnist(package, compressed)
+    (package / "t10k-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(TaskError, match="apt-get install dataset-fashion-mnist"):
+        create_task("fashion-mnist")
+
+
+@pytest.mark.skipif(
+    not idx_images.FASHION_MNIST_FOLDER.exists(), reason="Debian's package dataset-fashion-mnist is not installed"
+)
+def test_debians_package_has_all_of_fashion_mnist() -> None:
+    task = create_task("fashion-mnist", TaskOptions(dataset_dir=idx_images.FASHION_MNIST_FOLDER))
+    assert (len(task.train), len(task.test), task.input_shape) == (60_000, 10_000, (1, 28, 28))
+    inputs, labels = task.train.batch(task.train.numbers())
+    assert torch.bincount(labels).tolist() == [6_000] * 10
+    assert float(inputs.mean()) == pytest.approx(0, abs=0.01)
+    assert float(inputs.std()) == pytest.approx(1, abs=0.01)
 
 
 def test_torchvision_reads_the_same_files(tmp_path: Path) -> None:

@@ -14,6 +14,11 @@ class ErrorFeedback:
         self._wire_type = wire_type
         self._left_out = torch.zeros_like(like)
 
+    @property
+    def left_out(self) -> Tensor:
+        """What all deltas so far have left out, scaled as they were."""
+        return self._left_out
+
     def encode_next(self, values: Tensor, factor: float, payload: Tensor) -> None:
         """Multiply finite `values` by `factor`; encode them and what was left out into `payload`."""
         self._left_out.add_(values.mul_(factor))  # not `alpha`, which rounds once

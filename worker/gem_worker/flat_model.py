@@ -126,7 +126,7 @@ class FlatModel:
         place.copy_(group.gradients)
         self.groups = (replace(group, gradients=place),)
         for one in self.trained:
-            gradient = _own_view(place, one.start, one.values)
+            gradient = own_view(place, one.start, one.values)
             if _is_at(one.tensor.grad, one.gradient):
                 one.tensor.grad = gradient
             one.gradient = gradient
@@ -182,7 +182,7 @@ class FlatModel:
                 one.values.data_ptr() != address
             ):  # it shares its storage with the parameter, which share_memory_() moves
                 group = self._group_of(one)
-                one.values = _own_view(group.parameters, one.start - group.start, one.values)
+                one.values = own_view(group.parameters, one.start - group.start, one.values)
             _attach(one.name, one.tensor, one.values)
             self.moved.add(number)
 
@@ -205,7 +205,7 @@ class FlatModel:
                 continue
             if not is_intact:  # the script assigned other memory to its data
                 group = self._group_of(one)
-                place = _own_view(group.gradients, one.start - group.start, one.values)
+                place = own_view(group.gradients, one.start - group.start, one.values)
                 has_replaced = True
             if gradient is None:
                 missing.append(place)
@@ -256,7 +256,7 @@ def _gradient_type(parameter: Tensor) -> torch.dtype:
     return torch.promote_types(parameter.dtype, torch.float32) if chosen is None else chosen
 
 
-def _own_view(flat: Tensor, offset: int, like: Tensor) -> Tensor:
+def own_view(flat: Tensor, offset: int, like: Tensor) -> Tensor:
     """The elements of `flat` from `offset` in the shape and memory format of `like`.
 
     They are a storage of their own over the same memory, as safetensors and pickle need.
@@ -309,7 +309,7 @@ def _flatten_parameters(
         )
         flattened, offset = [], 0
         for one in some:
-            values, gradient = (_own_view(flat, offset, one.tensor) for flat in (group.parameters, group.gradients))
+            values, gradient = (own_view(flat, offset, one.tensor) for flat in (group.parameters, group.gradients))
             flattened.append(TrainedTensor(one.spec.name, one.tensor, values, gradient, start + offset))
             offset += one.spec.elements
         torch._foreach_copy_([one.values for one in flattened], [one.tensor.detach() for one in flattened])

@@ -1,12 +1,17 @@
-"""Clipping of gradients, and the run's direction of commits (docs/rules.md).
+"""From gradients to the direction of a commit: clipping, orthogonalising, scaling (docs/rules.md).
 
-Adam without momentum (Kingma and Ba, 2015, arXiv 1412.6980); Muon's Newton-Schulz iteration (Jordan et al., 2024) with
-the factor of Liu et al., 2025, arXiv 2502.16982.
+`Plan` says what is done with which elements, `GradientTransform` does it in place, on the flat gradients. Nothing here
+knows an optimizer, a learning rate's schedule or the server: optimizer_recipe.py and translated_optimizer.py do.
+
+Scaling by the root of a mean of squares is Adam without momentum (Kingma and Ba, 2015, arXiv 1412.6980);
+orthogonalising is Muon's Newton-Schulz iteration (Jordan et al., 2024) with the factor of Liu et al., 2025,
+arXiv 2502.16982.
 """
 
 import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -14,48 +19,133 @@ from torch import Tensor
 
 from gem_worker.errors import UnsupportedModelError
 from gem_worker.flat_model import FlatModel
+from gem_worker.hidden_matrices import has_trained_embedding, hidden_matrices
 
 BETA2 = 0.99
 EPSILON = 1e-8
+# In units of the root of the mean square. The first gradient of a rare embedding row reaches 10 to 32 of them, because
+# the mean has forgotten the last one (measured on text, docs/rules.md).
+LIMIT = 5.0
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 _ADAM_RMS = 0.2
+# On a CPU the passes over a piece find it in the cache of the pass before: 2**17 float32 values are 512 KiB.
+_PIECE = 2**17
 
 
-@dataclass(slots=True)
-class TransformState:
-    """One worker's v in spans, and the weight of all squares in it."""
+class Scaling(NamedTuple):
+    """v <- beta2 v + (1 - beta2) g^2; the direction is g / (root(v_hat) + epsilon)."""
 
-    squares: tuple[Tensor, ...]
-    weight: Tensor
-
-
-class _Span(NamedTuple):
-    group: int
-    start: int
-    stop: int
+    beta2: float = BETA2
+    epsilon: float = EPSILON
 
 
-class GradientTransform:
-    """Raises UnsupportedModelError if `spectral` finds no matrix."""
+class GroupNow(NamedTuple):
+    """What one step does with the elements of a group, besides scaling.
 
-    def __init__(self, flat: FlatModel, direction: str, clip_norm: float) -> None:
-        self._flat = flat
-        self._clip_norm = clip_norm
-        self._has_direction = direction != "gradient"
-        self._matrices = matrices_of(flat) if direction == "spectral" else ()
-        self._spans = () if direction == "gradient" else _spans(flat, self._matrices)
-        if direction == "spectral" and not self._matrices:
+    Attributes:
+        multiplier: of the direction.
+        decay: share of the parameters that is added to the gradient first, as Adam's and SGD's weight_decay is.
+    """
+
+    multiplier: float = 1.0
+    decay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What becomes of each element of the gradient.
+
+    Attributes:
+        matrices: numbers in `FlatModel.trained` of the tensors that are orthogonalised.
+        scales: "nothing", "others" (all but the matrices) or "all" (the matrices after orthogonalising).
+        limit: largest magnitude of a scaled element.
+        groups: how each group is scaled; one group if nothing is known of groups.
+        group_of: the group of each of `FlatModel.trained`; empty: all are in the first.
+        factors: of matrices, by number: applied last.
+    """
+
+    matrices: tuple[int, ...] = ()
+    scales: str = "nothing"
+    limit: float = math.inf
+    groups: tuple[Scaling, ...] = (Scaling(),)
+    group_of: tuple[int, ...] = ()
+    factors: Mapping[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def of_direction(cls, flat: FlatModel, direction: str) -> "Plan":
+        """The plan of a run's direction. Raises UnsupportedModelError if `spectral` finds no matrix."""
+        if direction == "gradient":
+            return cls()
+        if direction == "rms":
+            return cls(scales="all")
+        matrices = hidden_matrices(flat.tensors)
+        if direction == "auto":
+            return cls(matrices if has_trained_embedding(flat.tensors) else (), scales="all", limit=LIMIT)
+        if not matrices:
             raise UnsupportedModelError(
                 f"{type(flat.model).__name__}: has no matrix outside embeddings and output head for direction "
                 "spectral: choose --direction rms for the run"
             )
+        return cls(matrices, scales="others")
+
+
+@dataclass(slots=True)
+class TransformState:
+    """One worker's v in pieces, and for each scaling the weight of all squares in it: 1 - beta2^n after n steps."""
+
+    squares: tuple[Tensor, ...]
+    weights: Tensor
+
+
+class _Span(NamedTuple):
+    """Elements of one of `FlatModel.groups`, which have the same number `of` something."""
+
+    flat_group: int
+    start: int
+    stop: int
+    of: int
+
+
+class GradientTransform:
+    """Clips gradients and makes directions of them, in place. Several workers may share it, each with its state."""
+
+    def __init__(self, flat: FlatModel, plan: Plan, clip_norm: float = 0.0) -> None:
+        self._flat = flat
+        self._plan = plan
+        self._clip_norm = clip_norm
+        self._scalings = tuple(dict.fromkeys(plan.groups))
+        groups = plan.group_of or (0,) * len(flat.trained)
+        by_group = [self._scalings.index(scaling) for scaling in plan.groups]
+        skipped = {"nothing": set(range(len(groups))), "others": set(plan.matrices), "all": set()}[plan.scales]
+        most = _PIECE if flat.device.type == "cpu" else math.inf
+        self._pieces = tuple(
+            piece
+            for span in _spans(flat, [None if n in skipped else by_group[group] for n, group in enumerate(groups)])
+            for piece in _cut(span, most)
+        )
+        self._spans = tuple(_spans(flat, groups))
+        beta2 = [one.beta2 for one in self._scalings]
+        self._beta2 = torch.tensor(beta2, dtype=torch.float32, device=flat.device)
+        self._rest = torch.tensor([1 - one for one in beta2], dtype=torch.float32, device=flat.device)
 
     def new_state(self) -> TransformState:
         """New worker's state."""
         device = self._flat.device
-        squares = (torch.zeros(stop - start, dtype=torch.float32, device=device) for _, start, stop in self._spans)
-        return TransformState(tuple(squares), torch.zeros((), dtype=torch.float32, device=device))
+        squares = (torch.zeros(one.stop - one.start, dtype=torch.float32, device=device) for one in self._pieces)
+        return TransformState(tuple(squares), torch.zeros_like(self._beta2))
+
+    def state_over(self, squares: Sequence[Tensor], steps: Sequence[int]) -> TransformState:
+        """A state whose v are parts of `squares`: float32, one vector for each of `FlatModel.groups`.
+
+        `steps`: how many steps are in the v of each of the plan's groups; groups that are scaled alike share the most.
+        """
+        weights = [
+            max(1 - one.beta2**count for group, count in zip(self._plan.groups, steps, strict=True) if group == one)
+            for one in self._scalings
+        ]
+        pieces = tuple(squares[one.flat_group][one.start : one.stop] for one in self._pieces)
+        return TransformState(pieces, torch.tensor(weights, dtype=torch.float32, device=self._flat.device))
 
     @torch.no_grad()
     def clip(self) -> None:
@@ -67,19 +157,54 @@ class GradientTransform:
                 group.gradients.mul_(factor)
 
     @torch.no_grad()
-    def direct(self, state: TransformState) -> None:
-        """Replace gradients by directions; all NaN, `state` unchanged, if their norm is not finite."""
-        if not self._has_direction:
+    def direct(self, state: TransformState, now: Sequence[GroupNow] = (GroupNow(),)) -> None:
+        """Replace gradients by directions; all NaN, `state` unchanged, if their norm is not finite.
+
+        `now`: for each of the plan's groups.
+        """
+        if self._plan.scales == "nothing":  # what is not finite stays so, and is found when it is sent
+            self._decay(now)
+            self._multiply(now)
             return
-        is_finite = _norm(self._flat).isfinite()
-        factor = torch.where(is_finite, 1.0, math.nan)
-        state.weight = torch.where(is_finite, BETA2 * state.weight + (1 - BETA2), state.weight)
-        for span, square in zip(self._spans, state.squares, strict=True):
-            values = self._flat.groups[span.group].gradients[span.start : span.stop]
-            _normalise(values, square, factor * state.weight, is_finite)
-        for number in self._matrices:
+        is_finite: Tensor | None = _norm(self._flat).isfinite()
+        if self._flat.device.type == "cpu":
+            if not is_finite:
+                for group in self._flat.groups:
+                    group.gradients.fill_(math.nan)
+                return
+            is_finite = None
+        factor = None if is_finite is None else torch.where(is_finite, 1.0, math.nan)
+        self._decay(now)
+        for number in self._plan.matrices:
             gradient = self._flat.trained[number].gradient
-            gradient.copy_(spectral_direction(gradient).mul_(factor))
+            direction = spectral_direction(gradient)
+            gradient.copy_(direction if factor is None else direction.mul_(factor))
+        self._scale(state, is_finite, factor)
+        self._multiply(now)
+
+    def _scale(self, state: TransformState, is_finite: Tensor | None, factor: Tensor | None) -> None:
+        if not self._pieces:
+            return
+        weights = self._beta2 * state.weights + self._rest
+        state.weights = weights if is_finite is None else torch.where(is_finite, weights, state.weights)
+        divisors = state.weights if factor is None else state.weights * factor
+        for (flat_group, start, stop, number), square in zip(self._pieces, state.squares, strict=True):
+            values = self._flat.groups[flat_group].gradients[start:stop]
+            _normalise(values, square, divisors[number], self._scalings[number], is_finite, self._plan.limit)
+
+    def _decay(self, now: Sequence[GroupNow]) -> None:
+        for flat_group, start, stop, number in self._spans:
+            if decay := now[number].decay:
+                group = self._flat.groups[flat_group]
+                group.gradients[start:stop].add_(group.parameters[start:stop], alpha=decay)
+
+    def _multiply(self, now: Sequence[GroupNow]) -> None:
+        for flat_group, start, stop, number in self._spans:
+            if (multiplier := now[number].multiplier) != 1:
+                self._flat.groups[flat_group].gradients[start:stop].mul_(multiplier)
+        if self._plan.factors:
+            gradients = [self._flat.trained[number].gradient for number in self._plan.factors]
+            torch._foreach_mul_(gradients, list(self._plan.factors.values()))
 
 
 def spectral_direction(gradient: Tensor) -> Tensor:
@@ -110,12 +235,30 @@ def orthogonalise(matrix: Tensor) -> Tensor:
     return result.T.contiguous() if is_tall else result
 
 
-def _normalise(values: Tensor, square: Tensor, weight: Tensor, is_finite: Tensor) -> None:
+def _normalise(
+    values: Tensor, square: Tensor, weight: Tensor, scaling: Scaling, is_finite: Tensor | None, limit: float
+) -> None:
+    """Update `square` and divide `values` by its root. `is_finite`: whether the gradient is; None: it is, for certain.
+
+    `weight` is NaN if the gradient is not finite.
+    """
     gradient = values.float()
-    updated = (BETA2 * square).addcmul_(gradient, gradient, value=1 - BETA2)
-    torch.where(is_finite, updated, square, out=square)
-    root = torch.div(square, weight, out=updated).sqrt_().add_(EPSILON)
-    values.copy_(torch.div(gradient, root, out=root))
+    if is_finite is None:
+        square.mul_(scaling.beta2).addcmul_(gradient, gradient, value=1 - scaling.beta2)
+        root = torch.div(square, weight)
+    else:
+        root = (scaling.beta2 * square).addcmul_(gradient, gradient, value=1 - scaling.beta2)
+        torch.where(is_finite, root, square, out=square)
+        torch.div(square, weight, out=root)
+    root.sqrt_().add_(scaling.epsilon)
+    if values.dtype is torch.float32:
+        result = torch.div(gradient, root, out=values)
+    else:
+        result = torch.div(gradient, root, out=root)
+    if limit < math.inf:
+        result.clamp_(-limit, limit)
+    if result is not values:
+        values.copy_(result)
 
 
 def _norm(flat: FlatModel) -> Tensor:
@@ -125,28 +268,24 @@ def _norm(flat: FlatModel) -> Tensor:
     return total
 
 
-def matrices_of(flat: FlatModel) -> tuple[int, ...]:
-    """Their numbers in `flat.trained`."""
-    embedding = {one.spec.name for one in flat.tensors if one.spec.is_embedding}
-    shapes = {one.tensor.shape for one in flat.trained if one.name in embedding}
-    found = [
-        number
-        for number, one in enumerate(flat.trained)
-        if one.tensor.ndim >= 2 and one.tensor.numel() and one.name not in embedding
-    ]
-    if found and flat.trained[found[-1]].tensor.shape in shapes:
-        found.pop()
-    return tuple(found)
+def _spans(flat: FlatModel, numbers: Sequence[int | None]) -> Iterator[_Span]:
+    """Longest runs of tensors of `flat.trained` with the same number; None: not in any."""
+    for place, group in enumerate(flat.groups):
+        members = [
+            (one.start - group.start, one.start - group.start + one.tensor.numel(), number)
+            for one, number in zip(flat.trained, numbers, strict=True)
+            if one.tensor.numel() and group.start <= one.start < group.stop
+        ]
+        for number, run in itertools.groupby(members, key=lambda member: member[2]):
+            if number is not None:
+                (start, stop, _), *others = run
+                yield _Span(place, start, others[-1][1] if others else stop, number)
 
 
-def _spans(flat: FlatModel, matrices: tuple[int, ...]) -> tuple[_Span, ...]:
-    """Longest runs of elements outside `matrices`."""
-    spans = []
-    for number, group in enumerate(flat.groups):
-        taken = [flat.trained[one] for one in matrices if group.start <= flat.trained[one].start < group.stop]
-        borders = [(one.start, one.start + one.tensor.numel()) for one in taken]
-        stops = [(group.start, group.start), *borders, (group.stop, group.stop)]
-        for (_, start), (stop, _) in itertools.pairwise(stops):
-            if start < stop:
-                spans.append(_Span(number, start - group.start, stop - group.start))
-    return tuple(spans)
+def _cut(span: _Span, most: float) -> Iterator[_Span]:
+    """Pieces of at most `most` elements."""
+    start = span.start
+    while start < span.stop:
+        stop = int(min(start + most, span.stop))
+        yield span._replace(start=start, stop=stop)
+        start = stop

@@ -16,6 +16,7 @@ from gem_worker.client import RunSettings
 from gem_worker.errors import UnsupportedOptimizerError
 from gem_worker.flat_model import FlatModel
 from gem_worker.loss_scaler import as_scaler
+from gem_worker.optimizer_recipe import number_of
 from gem_worker.transfer import Staged, Transfer
 
 _log = logging.getLogger(__name__)
@@ -24,6 +25,8 @@ Every = int | Literal["auto"]
 # With "auto": of the median worker, at most.
 USUAL_STEPS = 8
 MOST_STEPS = 32
+# Own steps without an exchange at which a warning comes, unless `every` is as large.
+LONELY_STEPS = 100
 # Parameters that a warning names.
 NAMES_SHOWN = 5
 
@@ -41,7 +44,7 @@ class LocalOptimizer:
         self._is_unscaled = False
         self._rate = 0.0
         self._suitable: RunSettings | None = None
-        self._optimizer = optimizer
+        self.optimizer = self._optimizer = optimizer
         self._model = model
         self._flat: FlatModel
         self._snapshot: Tensor
@@ -52,8 +55,13 @@ class LocalOptimizer:
     @property
     def rate(self) -> float:
         """Learning rate of the first group; read from a device at exchanges."""
-        rate = self._optimizer.param_groups[0]["lr"]
-        return self._rate if isinstance(rate, Tensor) and rate.device.type != "cpu" else float(rate)
+        rate = self._optimizer.param_groups[0].get("lr")
+        return self._rate if isinstance(rate, Tensor) and rate.device.type != "cpu" else number_of(rate)
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether the end of the block has something to commit."""
+        return bool(self.steps) and not self.is_stepping
 
     def refuse_unsuitable(self, run: RunSettings) -> None:
         """Raise UnsupportedOptimizerError for settings that need gradients; warn of others."""
@@ -93,7 +101,7 @@ class LocalOptimizer:
         self._flat.collect_parameters()
         if not self._has_checked_groups:
             self._has_checked_groups = True
-            self._warn_of_untrained()
+            self.warn_of_untrained(self._flat, self._snapshot)
         staged = transfer.stage(-1.0, loss, shared, since=self._snapshot)
         self._read_rate()
         return staged
@@ -128,14 +136,13 @@ class LocalOptimizer:
         for hook in self._hooks:
             hook.remove()
 
-    @torch.no_grad()
-    def _warn_of_untrained(self) -> None:
-        """At the first exchange, name parameters that no group has, unless something else has moved them."""
+    def warn_of_untrained(self, flat: FlatModel, since: Tensor | None = None) -> None:
+        """Name parameters that no group has; not those that something else has moved from `since`."""
         held = {id(one) for group in self._optimizer.param_groups for one in group["params"]}
         missing = [
             one.name
-            for one in self._flat.trained
-            if id(one.tensor) not in held and not self._flat.has_moved(one, self._snapshot)
+            for one in flat.trained
+            if id(one.tensor) not in held and (since is None or not flat.has_moved(one, since))
         ]
         if missing:
             more = f" and {len(missing) - NAMES_SHOWN} more" if len(missing) > NAMES_SHOWN else ""
@@ -145,14 +152,14 @@ class LocalOptimizer:
                 "ParameterServer(...), with the same values in every worker: load them, or seed PyTorch before the "
                 "model is built",
                 type(self._optimizer).__name__,
-                len(self._flat.trained) - len(missing),
-                len(self._flat.trained),
+                len(flat.trained) - len(missing),
+                len(flat.trained),
                 ", ".join(missing[:NAMES_SHOWN]),
                 more,
             )
 
     def _read_rate(self) -> None:
-        self._rate = float(self._optimizer.param_groups[0]["lr"])
+        self._rate = number_of(self._optimizer.param_groups[0].get("lr"))
 
     def _begin(self, *_: object) -> None:
         self.is_stepping = True
@@ -160,6 +167,13 @@ class LocalOptimizer:
     def _count(self, *_: object) -> None:
         self.is_stepping = False
         self.steps += 1
+        if self.steps == max(LONELY_STEPS, self.every + 1):
+            _log.warning(
+                "%d steps of %s since the last exchange: this worker trains alone. Call ps.step(loss) in place of "
+                "optimizer.step(), or ps.exchange(loss) after it",
+                self.steps,
+                type(self._optimizer).__name__,
+            )
 
 
 def _refuse_run(run: RunSettings, *, is_auto: bool) -> None:
@@ -186,10 +200,10 @@ def _refuse_run(run: RunSettings, *, is_auto: bool) -> None:
             f"commits of optimizer= have no gradients, and {' and '.join(found)} cannot work without: start the "
             "server without, and decay and clip in the script; or leave out optimizer="
         )
-    if run.rule == "gem" and (run.min_workers > 1 or run.rule_settings.get("momentum", 0) > 0):
+    if run.recipe is None and run.rule == "gem" and (run.min_workers > 1 or run.rule_settings.get("momentum", 0) > 0):
         _log.warning(
-            "rule gem scales what an optimizer moved by its momentum, and does not average workers: start the server "
-            "with --rule adaptive-staleness"
+            "the server names rule gem, which scales what an optimizer moved by its momentum, and does not average "
+            "workers: start the server with --rule auto, which follows the optimizer"
         )
 
 

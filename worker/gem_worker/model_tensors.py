@@ -30,7 +30,8 @@ from gem_worker.wrappers import has_fsdp, plain_names
 
 _ELEMENT_TYPES = {one.value: one for one in ElementType}
 PARAMETER_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+# Modules whose weight has a row for each token or class.
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def inspect_model(
         if is_sent:
             kind = TensorKind.BUFFER
         element_type = _element_type(name, tensor, kind)
-        is_embedding = any(isinstance(module, _EMBEDDINGS) for module, _ in owners[identity][1])
+        is_embedding = any(isinstance(module, EMBEDDINGS) for module, _ in owners[identity][1])
         digest = b""
         if kind is TensorKind.FROZEN:
             digest = _sha256(tensor) if hashes else bytes(SHA256_BYTES)

@@ -13,8 +13,8 @@ from typing import Literal, Self
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gem_core.recipe import Recipe, RecipeKind
 from gem_core.registry import DIRECTIONS
-from gem_core.wire_types import WireType
 from gem_worker.adapter import describe_adapter
 from gem_worker.batch_watch import BatchWatch
 from gem_worker.client import (
@@ -31,7 +31,7 @@ from gem_worker.client import (
     Version,
 )
 from gem_worker.client.engine import default_worker_name
-from gem_worker.client.settings import WIRE_VARIABLES
+from gem_worker.client.events import log_event
 from gem_worker.errors import (
     MAX_IGNORED_ENDS,
     MAX_SKIPPED_IN_A_ROW,
@@ -40,20 +40,23 @@ from gem_worker.errors import (
     UnsupportedModelError,
 )
 from gem_worker.flat_model import FlatModel
+from gem_worker.followed_schedule import FollowedSchedule, Position, Schedulers, as_schedulers
 from gem_worker.frozen_watch import FrozenWatch, warn_of_own_values
-from gem_worker.gradient_transform import GradientTransform, TransformState
+from gem_worker.gradient_transform import GradientTransform, Plan, TransformState
 from gem_worker.gradient_watch import GradientWatch
 from gem_worker.local_optimizer import Every, LocalOptimizer
 from gem_worker.local_steps import LocalState, LocalSteps
 from gem_worker.loss_scaler import LossScaler
 from gem_worker.model_tensors import ScriptTensors, inspect_model
+from gem_worker.optimizer_recipe import choose_recipe, keep_first_rates
 from gem_worker.optimizer_watch import OptimizerWatch
-from gem_worker.settings import REMOVED_WIRE_TYPES, WireName
+from gem_worker.settings import NetworkName, WireName
 from gem_worker.termination import COMMIT_SECONDS, TerminatedError, termination
 from gem_worker.transfer import Staged, Transfer
+from gem_worker.translated_optimizer import TranslatedOptimizer
 from gem_worker.warning_file import hand_over_warnings
-from gem_worker.weight_watch import WeightWatch
-from gem_worker.wire_names import WIRE_TYPES
+from gem_worker.weight_watch import NAMED_RULE, WeightWatch
+from gem_worker.wire_choice import WireChoice, offer
 
 _log = logging.getLogger(__name__)
 
@@ -114,12 +117,19 @@ class ParameterServer:
     **Gradients.** Several backward passes accumulate. A missing one counts as 0. With `--local-steps` N every N-th call
     commits, and the end of the `with` block; in between the model is this worker's.
 
-    **Changes by the script.** Without `optimizer`, what the script itself changes in the parameters between steps is
-    lost with the next reply; one warning names the tensor (docs/training-scripts.md, "Constraints and other changes of
-    weights").
+    **Changes by the script.** What the script itself changes in the parameters between steps is lost with the next
+    reply, unless commits are what an optimizer moved; one warning names the tensor (docs/training-scripts.md,
+    "Constraints and other changes of weights").
 
-    **Optimizer.** If given, `step` runs it, and every H-th call commits the parameters' movement since the last
-    exchange; the end of the `with` block commits the rest. Otherwise, the server's rule replaces it.
+    **Optimizer.** If given, its class and parameter groups become the run's recipe (docs/rules.md): Adam, AdamW, NAdam,
+    RAdam, SGD and Muon are translated to gradients, scaled as theirs are, at their learning rate now, and the server's
+    rule has the momentum. Of any other optimizer, with `every`, and in runs whose server names its rule, `step` runs
+    the optimizer itself, and every H-th call commits the parameters' movement since the last exchange; the end of the
+    `with` block commits the rest. `recipe_text` says which it is. `optimizer.state_dict()` saves and resumes either.
+
+    **Schedules.** With `scheduler`, the script's calls of `scheduler.step()` follow the run's progress, not this
+    worker's own steps. Without it, a schedule counts this worker's steps; a script that computes its own learning rate
+    takes `progress`.
 
     Args:
         address: HOST:PORT; default: GEMPS_SERVER.
@@ -127,11 +137,14 @@ class ParameterServer:
         name: unique, determines the rank. Default: GEMPS_WORKER_NAME, the engine's name (Slurm, torchrun,
             Indexed Job), or host name and process id.
         optimizer: of the model's parameters.
+        scheduler: of `optimizer`, one or a list, of torch.optim.lr_scheduler; but not ReduceLROnPlateau.
         every: H; "auto": 8 times the worker's speed over the median, 1 to 32.
         steps_per_epoch: batches; required for budgets in epochs.
         delta_wire: "float32", "bfloat16", "int4" or "sparse" (docs/deploy.md, "Capacity").
-            Default: GEMPS_DELTA_WIRE, or "float32".
-        parameter_wire: likewise; "int4" and "sparse" are differences. Default: GEMPS_PARAMETER_WIRE, or "float32".
+            Default: GEMPS_DELTA_WIRE, or by `network`.
+        parameter_wire: likewise; "int4" and "sparse" are differences. Default: GEMPS_PARAMETER_WIRE, or by `network`.
+        network: if no wire type is named, "auto" lets the first exchanges decide whether narrow ones are needed
+            (docs/deploy.md, "Capacity"); "fast": float32; "slow": int4. Default: GEMPS_NETWORK, or "auto".
         keep_local: tensors that do not train and that the script changes itself, such as a target network: they stay
             in this worker. Names as in `model.state_dict()`, or names of modules, or either with wildcards (fnmatch).
         send_frozen: likewise, but these travel with each commit as BUFFERs do: the run has the newest worker's values.
@@ -151,11 +164,13 @@ class ParameterServer:
         model: nn.Module | None = None,
         *,
         optimizer: Optimizer | None = None,
+        scheduler: Schedulers | None = None,
         every: Every = 1,
         name: str | None = None,
         steps_per_epoch: int = 0,
         delta_wire: WireName | None = None,
         parameter_wire: WireName | None = None,
+        network: NetworkName | None = None,
         keep_local: Sequence[str] = (),
         send_frozen: Sequence[str] = (),
         on_join: Callable[[Membership], None] | None = None,
@@ -186,6 +201,9 @@ class ParameterServer:
             )
         if optimizer is None and every != 1:
             raise ValueError(f"every={every!r} counts steps of an optimizer: pass optimizer= as well")
+        self._schedulers = as_schedulers(scheduler)
+        if optimizer is None and self._schedulers:
+            raise ValueError("scheduler= follows the run with an optimizer's learning rate: pass optimizer= as well")
         hand_over_warnings()
         self._optimizer = None if optimizer is None else LocalOptimizer(optimizer, every, model)
         self.model = model
@@ -195,20 +213,33 @@ class ParameterServer:
         self._script_tensors = ScriptTensors(_names("keep_local", keep_local), _names("send_frozen", send_frozen))
         # Frozen tensors may still change: join() hashes them.
         layout, tensors = inspect_model(model, self._script_tensors, hashes=False)
+        offered = offer(delta_wire, parameter_wire, network)
+        self._on_event = on_event or log_event
+        self._choice = None if optimizer is None else choose_recipe(optimizer, model, tensors, every=every)
+        if optimizer is not None:
+            keep_first_rates(optimizer)
         self._client = Client(
             address,
             worker_name=name or os.environ.get("GEMPS_WORKER_NAME") or default_worker_name(),
             layout=layout,
             device=device or str(tensors[0].tensor.device),
             steps_per_epoch=-(-steps_per_epoch // self.every),
-            delta_wire_types=_offer("delta_wire", delta_wire),
-            parameter_wire_types=_offer("parameter_wire", parameter_wire),
+            delta_wire_types=offered.deltas,
+            parameter_wire_types=offered.parameters,
             directions=DIRECTIONS,
+            recipe=None if self._choice is None else self._choice.recipe,
             settings=client_settings,
             on_event=on_event,
         )
+        self._may_choose_wire_types = offered.is_open
+        self._wire_choice: WireChoice | None = None
         self._joined: tuple[FlatModel, Transfer, LossScaler] | None = None
-        # Neither watches with `optimizer`, whose steps and whatever else changes the parameters are committed.
+        # In a run that follows the recipe of `optimizer`, unless that is its own steps; `_optimizer` is None then.
+        self._translated: TranslatedOptimizer | None = None
+        self._followed: list[FollowedSchedule] = []
+        self._progress = 0.0
+        self._exchanges = 0
+        # Neither watches commits of what an own optimizer moved: these carry whatever changes the parameters.
         self._optimizer_watch: OptimizerWatch | None = None
         self._frozen_watch = FrozenWatch(())
         self._gradient_watch: GradientWatch
@@ -247,11 +278,15 @@ class ParameterServer:
             self._adapter = describe_adapter(self.model, inspected[1])
             flat = FlatModel(self.model, inspected)
             trained = [one.tensor for one in flat.trained]
-            self._gradient_watch = GradientWatch(trained, has_optimizer=self._optimizer is not None)
             run = membership.run_settings
             if self._optimizer is not None:
                 self._optimizer.refuse_unsuitable(run)
-            self._transform = GradientTransform(flat, run.direction, run.clip_norm)
+                _log.info("%s", self.recipe_text)
+            translation = run.recipe if run.recipe is not None and run.recipe.kind is not RecipeKind.MOVEMENT else None
+            self._gradient_watch = GradientWatch(
+                trained, has_optimizer=self._optimizer is not None and translation is None
+            )
+            self._transform = GradientTransform(flat, Plan.of_direction(flat, run.direction), run.clip_norm)
             self._transform_state = self._transform.new_state()
             wire_types = membership.delta_wire_type, membership.parameter_wire_type.of_whole
             transfer = Transfer(flat, *wire_types)
@@ -261,8 +296,13 @@ class ParameterServer:
             self._local = LocalSteps(flat, run.worker_step)
             self._local_state = self._local.new_state()
             self._joined = flat, transfer, LossScaler(flat)
+            if self._may_choose_wire_types:
+                self._wire_choice = WireChoice(self._client, transfer, membership, flat.layout.parameter_count)
             self._batch_watch = BatchWatch(self.model)
-            if self._optimizer is not None:
+            self._follow(membership)
+            if translation is not None and self._optimizer is not None:
+                self._translate(self._optimizer, translation, flat, transfer)
+            elif self._optimizer is not None:
                 self._optimizer.attach(flat)
             else:
                 self._optimizer_watch = OptimizerWatch(self.model)
@@ -270,6 +310,33 @@ class ParameterServer:
         except BaseException as error:
             self.close(_reason(error))
             raise
+
+    def _translate(self, own: LocalOptimizer, recipe: Recipe, flat: FlatModel, transfer: Transfer) -> None:
+        """Take gradients of the run's recipe from now on, in place of the optimizer's own steps."""
+        own.warn_of_untrained(flat)
+        own.close()
+        self._optimizer = None
+        self._translated = TranslatedOptimizer(own.optimizer, recipe, flat, self._begin_step)
+        self._weight_watch = WeightWatch(flat, transfer, way_out=NAMED_RULE)
+
+    def _follow(self, membership: Membership) -> None:
+        self._progress = membership.progress
+        self._followed = [FollowedSchedule(one, self._position) for one in self._schedulers]
+
+    def _position(self) -> Position:
+        """Where schedules are: the step that is made, but not exchanged yet, counts in part."""
+        made = 0.0
+        if self._translated is not None:
+            made = float(self._translated.is_pending)
+        elif self._optimizer is not None:
+            made = self._optimizer.steps / self._optimizer.every
+        return Position(self._progress + made, self._exchanges + made)
+
+    def _begin_step(self) -> bool:
+        """Look at the gradients before they are collected; False if the run is over."""
+        if self._gradient_watch.suspects:
+            self._gradient_watch.begin_step()
+        return not self._finished
 
     def step(self, loss: Tensor | float | None = None, samples: int = 0, *, scaler: object = None) -> StepReport:
         """Commit -eta * gradient, install the fresh parameters, zero the gradients.
@@ -300,8 +367,10 @@ class ParameterServer:
             self._local_samples += samples
             rate = self._optimizer.rate
             return StepReport(False, False, None, self._version, None, samples, rate, 0.0, 0.0, 0.0, local=True)
-        if self._gradient_watch.suspects:
-            self._gradient_watch.begin_step()
+        if self._translated is not None:
+            self._translated.run(scaler)
+            return self._commit_translated(self._translated, loss, samples)
+        self._begin_step()
         flat.collect_gradients()
         self._compare_weights()
         report = self._step_with_gradients(scaling, loss, samples, scaler)
@@ -310,8 +379,10 @@ class ParameterServer:
         return report
 
     def _compare_weights(self) -> None:
-        if self._weight_watch is not None and self._optimizer_watch is not None:
+        is_explained = False
+        if self._optimizer_watch is not None:
             is_explained, self._optimizer_watch.has_stepped = self._optimizer_watch.has_stepped, False
+        if self._weight_watch is not None:
             self._weight_watch.compare(is_installed=not self._local.taken, is_explained=is_explained)
 
     def _step_with_gradients(
@@ -345,12 +416,41 @@ class ParameterServer:
             scaling.update(scaler)
         self._count_skipped(staged)
         self._finished |= self._client.run_state is RunState.FINISHED
+        self._choose_wire_types(report)
+        return report
+
+    def _commit_translated(
+        self, translated: TranslatedOptimizer, loss: Tensor | float | None, samples: int
+    ) -> StepReport:
+        _, transfer, _ = self._require_joined()
+        scale, rate, decays = translated.made
+        if not translated.take():
+            self._local_samples += samples
+            return StepReport(False, False, None, self._version, None, samples, rate, 0.0, 0.0, 0.0, local=True)
+        samples, self._local_samples = samples + self._local_samples, 0
+        self._compare_weights()
+        transfer.clock.computed()
+        staged = transfer.stage(scale, loss, self._client.shared_delta)
+        # Gradients of a step whose BUFFERs alone are not finite have been taken into the mean of squares.
+        is_finite = staged.usable or bool(staged.bad_buffer)
+        try:
+            if staged.usable:
+                report = self._commit(transfer, staged, samples, rate, 0, decays)
+            else:
+                report = self._skip(transfer, staged.loss, samples, rate)
+        finally:
+            translated.sent(is_finite=is_finite)
+        self._count_skipped(staged)
+        self._finished |= self._client.run_state is RunState.FINISHED
+        self._choose_wire_types(report)
+        if self._weight_watch is not None:
+            self._weight_watch.remember()
         return report
 
     def exchange(self, loss: Tensor | float | None = None, samples: int = 0) -> StepReport:
-        """Commit the parameters' movement, and install the reply.
+        """Commit what the optimizer has made since the last exchange, and install the reply.
 
-        For scripts that run the optimizer. Undoes non-finite movement. Raises as `step`.
+        For scripts that run the optimizer themselves. Undoes movement that is not finite. Raises as `step`.
         """
         with self._committing():
             return self._exchange(loss, samples)
@@ -358,9 +458,13 @@ class ParameterServer:
     def _exchange(self, loss: Tensor | float | None, samples: int) -> StepReport:
         _, transfer, _ = self._require_joined()
         local = self._optimizer
-        if local is None:
+        translated = self._translated
+        if local is None and translated is None:
             raise RuntimeError("exchange() commits what an optimizer moved: use ParameterServer(..., optimizer=...)")
         self._check_running()
+        if translated is not None:
+            return self._commit_translated(translated, loss, samples)
+        assert local is not None
         local.refuse_unsuitable(self._client.membership.run_settings)
         samples, self._local_samples = samples + self._local_samples, 0
         transfer.clock.computed()
@@ -375,16 +479,26 @@ class ParameterServer:
             local.restart()
         self._count_skipped(staged)
         self._finished |= self._client.run_state is RunState.FINISHED
+        self._choose_wire_types(report)
         return report
 
     def unscale_(self, scaler: object) -> None:
         """Unscale the gradients once, for clipping."""
         flat, _, scaling = self._require_joined()
-        if self._optimizer is not None:
-            self._optimizer.unscale(scaler)
+        holder = self._translated or self._optimizer
+        if holder is not None:
+            holder.unscale(scaler)
             return
         flat.collect_gradients()
         scaling.unscale(scaler)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Zero the model's gradients, as an optimizer's `zero_grad` does.
+
+        `step` has done so already. With this method a script's function that takes an optimizer, and calls its
+        `zero_grad` and `step`, can take this object in its place.
+        """
+        self.model.zero_grad(set_to_none)
 
     def close(self, reason: str = "done") -> None:
         """Leave the run and disconnect; the model stays usable."""
@@ -466,11 +580,35 @@ class ParameterServer:
 
     @property
     def eta(self) -> float:
-        """Learning rate of the next step."""
-        return self._client.next_eta
+        """Learning rate of the next step; with `optimizer`, that of its first group."""
+        holder = self._translated or self._optimizer
+        return self._client.next_eta if holder is None else holder.rate
 
-    def _commit(self, transfer: Transfer, staged: Staged, samples: int, eta: float, local_steps: int) -> StepReport:
+    @property
+    def progress(self) -> float:
+        """How far the run is, in commits of one worker: all commits over the workers that are live or have finished.
+
+        It never falls. Scripts that compute their learning rate take it in place of their own count of steps.
+        """
+        return self._progress
+
+    @property
+    def recipe_text(self) -> str:
+        """What the run makes of the script's optimizer, in one line; empty without `optimizer`."""
+        run = self.run_settings
+        return "" if self._choice is None else self._choice.describe(run.rule if run.recipe is None else None)
+
+    def _commit(
+        self,
+        transfer: Transfer,
+        staged: Staged,
+        samples: int,
+        eta: float,
+        local_steps: int,
+        decays: Sequence[float] = (),
+    ) -> StepReport:
         started = time.perf_counter()
+        self._exchanges += 1
         verdict, applied, loss = None, False, staged.loss
         try:
             outcome = self._client.commit(
@@ -482,6 +620,8 @@ class ParameterServer:
                 scale=staged.scale,
                 local_steps=local_steps,
                 buffers=transfer.buffers,
+                eta=None if self.run_settings.recipe is None else eta,
+                decays=decays,
             )
         except RunFinishedError:
             exchange = time.perf_counter() - started
@@ -501,6 +641,7 @@ class ParameterServer:
             verdict, applied = outcome.verdict, outcome.applied
             self._finished = outcome.run_finished
             if verdict is not None:
+                self._progress = max(self._progress, verdict.progress)
                 self._watch(verdict, eta)
         if applied:
             self.applied_steps += 1
@@ -509,6 +650,20 @@ class ParameterServer:
             applied, False, verdict, self.version, loss, samples, eta, compute, copy, exchange
         )
         return self.last_report
+
+    def _choose_wire_types(self, report: StepReport) -> None:
+        """Measure the exchange of a commit that was settled and installed; this may change the wire types."""
+        choice = self._wire_choice
+        if choice is None or choice.is_settled or self._finished or not report.applied:
+            return
+        event = choice.add(report.compute_seconds + report.copy_seconds, report.exchange_seconds)
+        if event is not None:
+            self._on_event(event)
+        if self._client.version is None:  # the server was restarted at that moment
+            transfer = self._require_joined()[1]
+            self._bring_parameters(transfer, has_parameters=self._client.membership.has_parameters)
+            if self._optimizer is not None:
+                self._optimizer.installed(None)
 
     def _watch(self, verdict: Verdict, eta: float) -> None:
         """Look for what is silently wrong with a script."""
@@ -521,6 +676,7 @@ class ParameterServer:
                     self._client.report_batches(batches)
 
     def _skip(self, transfer: Transfer, loss: float | None, samples: int, eta: float) -> StepReport:
+        self._exchanges += 1
         if self._local.enabled or self._optimizer is not None:
             transfer.install()  # undo local steps
         else:
@@ -539,7 +695,8 @@ class ParameterServer:
                 what = f"new values of the buffer {staged.bad_buffer} are"
             _log.warning("the %s not finite: this step is skipped (%d so far)", what, self.skipped_steps)
         if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
-            what, rate = ("gradients", "--eta") if self._optimizer is None else ("commits", "learning rate")
+            what = "gradients" if self._optimizer is None else "commits"
+            rate = "--eta" if self._choice is None else "learning rate"
             if staged.bad_buffer:
                 raise DivergedError(
                     f"{self._skipped_in_a_row} steps in a row made the buffer {staged.bad_buffer} infinite or NaN: if "
@@ -551,12 +708,13 @@ class ParameterServer:
             )
 
     def _commit_rest(self) -> None:
-        local = self._optimizer
-        if self.run_state is RunState.FINISHED or (local is not None and (not local.steps or local.is_stepping)):
+        if self.run_state is RunState.FINISHED:
             return
+        holder = self._translated or self._optimizer
         try:
-            if local is not None:
-                self.exchange()
+            if holder is not None:
+                if holder.has_rest:
+                    self.exchange()
             elif local_steps := self._local.complete(self._local_state):
                 with self._committing():
                     self._commit_gradients(None, 0, None, local_steps)
@@ -576,8 +734,9 @@ class ParameterServer:
             self._optimizer_watch.close()
         if self._batch_watch is not None:
             self._batch_watch.close()
-        if self._optimizer is not None:
-            self._optimizer.close()
+        for one in (*self._followed, self._translated, self._optimizer):
+            if one is not None:
+                one.close()
         if self._joined is not None and (self._local.taken or self._has_surplus_steps()):
             self._joined[1].install()  # undo local steps
         self._client.leave(reason, COMMIT_SECONDS / 2 if termination.has_begun else None)
@@ -649,16 +808,6 @@ class ParameterServer:
         if self._joined is None:
             raise RuntimeError("not a worker yet: use `with ParameterServer(...) as ps:`, or call ps.join() first")
         return self._joined
-
-
-def _offer(argument: str, name: WireName | None) -> tuple[WireType, ...]:
-    variable = WIRE_VARIABLES[argument]
-    chosen, source = (os.environ.get(variable) or "float32", variable) if name is None else (name, argument)
-    if chosen in REMOVED_WIRE_TYPES:
-        raise ValueError(f"{source}={chosen!r} is gone: use {REMOVED_WIRE_TYPES[chosen]}")
-    if chosen not in WIRE_TYPES:
-        raise ValueError(f"{source}={chosen!r} is no wire type here; use one of {', '.join(WIRE_TYPES)}")
-    return tuple(dict.fromkeys((WIRE_TYPES[chosen], WireType.FLOAT32)))
 
 
 def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from gem_worker.model_sizes import TransformerSizes
 TaskName = Literal["digits", "digits28", "mnist", "fashion-mnist", "cifar10", "imagefolder", "generated-images", "text"]
 WholeWireName = Literal["float32", "bfloat16"]
 WireName = Literal[WholeWireName, "int4", "sparse"]
+NetworkName = Literal["auto", "fast", "slow"]
 # What to use instead of the wire types that are gone; errors say it for one release.
 REMOVED_WIRE_TYPES = {"float16": "bfloat16", "int8": "int4 or bfloat16"}
 
@@ -36,8 +37,9 @@ class WorkerSettings(BaseSettings):
     task: TaskName = Field(
         default="digits",
         description="What to learn. digits: real handwritten digits, which need no download. digits28: the same ones, "
-        "enlarged to 28 x 28 pixels. generated-images: random images, to measure throughput. text: the next byte of a "
-        "text.",
+        "enlarged to 28 x 28 pixels. fashion-mnist: photographs of clothes, from Debian's package "
+        "dataset-fashion-mnist if it is installed. generated-images: random images, to measure throughput. text: the "
+        "next byte of a text.",
     )
     model: str = Field(
         default="",
@@ -46,8 +48,8 @@ class WorkerSettings(BaseSettings):
     )
     dataset_dir: Path = Field(
         default=Path("data"),
-        description="Folder that holds the data set's files, as torchvision lays them out. Tasks that need no files "
-        "do not read it.",
+        description="Folder that holds the data set's files, as torchvision lays them out; for mnist and fashion-mnist "
+        "also the folder of the four idx files themselves, plain or gzipped. Tasks that need no files do not read it.",
     )
     download: bool = Field(
         default=False,
@@ -97,17 +99,24 @@ class WorkerSettings(BaseSettings):
         description="Threads of one CPU worker. Many workers share a machine, so more than 1 pays only for few of "
         "them; and only 1 is bit-reproducible on every machine.",
     )
-    delta_wire: WireName = Field(
-        default="float32",
-        description="Type in which deltas travel. bfloat16 has half of float32's bytes and costs nothing measurable in "
-        "accuracy. int4 has an eighth; sparse a fifteenth: one element in 4. Workers add what these leave out to the "
-        "next delta.",
+    network: NetworkName = Field(
+        default="auto",
+        description="How wire types are chosen where neither --delta-wire nor --parameter-wire is given. auto: float32 "
+        "at first; if the exchange with a server on another machine takes more than a quarter of a step, the worker "
+        "changes to narrower types, and says so. Not in round-robin runs, which repeat bit for bit. fast: always "
+        "float32. slow: int4 from the beginning.",
     )
-    parameter_wire: WireName = Field(
-        default="float32",
-        description="Type in which fresh parameters travel back. int4 and sparse: as differences from those that the "
-        "worker holds, for which server and worker each keep one more vector. A worker's parameters are then "
-        "approximate; the run's files are exact.",
+    delta_wire: WireName | None = Field(
+        default=None,
+        description="Type in which deltas travel; without it, see --network. bfloat16 has half of float32's bytes and "
+        "costs nothing measurable in accuracy. int4 has an eighth; sparse a fifteenth: one element in 4. Workers add "
+        "what these leave out to the next delta.",
+    )
+    parameter_wire: WireName | None = Field(
+        default=None,
+        description="Type in which fresh parameters travel back; without it, see --network. int4 and sparse: as "
+        "differences from those that the worker holds, for which server and worker each keep one more vector. "
+        "A worker's parameters are then approximate; the run's files are exact.",
     )
     log_interval: float = Field(
         default=5.0,

@@ -65,6 +65,7 @@ def _train(settings: WorkerSettings, client_settings: ClientSettings | None, nam
         steps_per_epoch=steps_per_epoch(len(task.train), settings.batch_size),
         delta_wire=settings.delta_wire,
         parameter_wire=settings.parameter_wire,
+        network=settings.network,
         on_join=prepare,
         device=describe_device(settings.device),
         on_event=progress.event,

@@ -55,31 +55,47 @@ class Transfer:
 
     def __init__(self, flat: FlatModel, delta_wire: WireType, parameter_wire: WireType) -> None:
         self._flat = flat
-        self._delta_format = PayloadFormat(flat.layout, delta_wire)
-        self._reply_format = PayloadFormat(flat.layout, parameter_wire)
         self._on_host = flat.device.type == "cpu"
-        self._own_delta = self._delta_host = self._host_bytes(self._delta_format.byte_count)
-        self._received = self._reply = self._host_bytes(self._reply_format.byte_count)
-        self._places: dict[int, Tensor] = {}
-        self._decoders: dict[int, HostDecoder] = {}
         self.in_place = self._on_host
         self._scalars_host: Tensor | None = None
-        self._encoder: HostEncoder | None = None
-        self._gathered = self._memory_of_gathered()
         self._decoded: Tensor | None = None
-        self._encoded: Tensor | None = None
         self._feedback: ErrorFeedback | None = None
-        self.delta = host_view(self._delta_host)
-        self.buffers: Selection | None = None
+        # What deltas of an earlier wire type have left out, until a delta of the present one brings it.
+        self._owed: Tensor | None = None
+        self._use(PayloadFormat(flat.layout, delta_wire), PayloadFormat(flat.layout, parameter_wire))
+        self._received, self._received_format = self._reply, self._reply_format
         # BUFFERs that changed, of the commit that was staged last, until it is answered.
         self._staged: Sequence[int] | None = None
         # BUFFERs that arrived and are not installed yet: which, and their bytes.
         self._arrived: tuple[Selection | None, Tensor] | None = None
-        self._delta_place: memoryview | None = None
-        self._is_there = self._on_host and delta_wire is WireType.FLOAT32 and flat.is_plain
-        if self._is_there:
-            flat.move_gradients(self._delta_values())
         self.clock = step_clock(flat.device)
+
+    def change_wire_types(self, delta_wire: WireType, parameter_wire: WireType) -> None:
+        """Stage and receive in these types from now on; call this after `install`.
+
+        What was received last can still be installed. What the deltas so far have left out goes with the next one.
+        """
+        if delta_wire is not self._delta_format.wire_type and self._feedback is not None:
+            self._owed = self._feedback.left_out
+            self._feedback = None
+        self._use(PayloadFormat(self._flat.layout, delta_wire), PayloadFormat(self._flat.layout, parameter_wire))
+
+    def _use(self, delta_format: PayloadFormat, reply_format: PayloadFormat) -> None:
+        """Allocate host memory for payloads of these formats, and forget what was made for others."""
+        self._delta_format, self._reply_format = delta_format, reply_format
+        self._own_delta = self._delta_host = self._host_bytes(delta_format.byte_count)
+        self._delta_place: memoryview | None = None
+        self._reply = self._host_bytes(reply_format.byte_count)
+        self._places: dict[int, Tensor] = {}
+        self._decoders: dict[int, HostDecoder] = {}
+        self._encoder: HostEncoder | None = None
+        self._encoded: Tensor | None = None
+        self._gathered = self._memory_of_gathered()
+        self.delta = host_view(self._delta_host)
+        self.buffers: Selection | None = None
+        self._is_there = self._on_host and delta_format.wire_type is WireType.FLOAT32 and self._flat.is_plain
+        if self._is_there:
+            self._flat.move_gradients(self._delta_values())
 
     @property
     def reply(self) -> memoryview:
@@ -117,6 +133,7 @@ class Transfer:
         commit staged last was applied; None: the payload has all.
         """
         self._received = self._reply if parameters is None else self._at(parameters)
+        self._received_format = self._reply_format
         if self._flat.buffers.byte_count:
             if rest is not None:
                 self._flat.buffers.sent()
@@ -148,6 +165,9 @@ class Transfer:
             self._flat.read_movement(since, gradients)
         elif self._gathered is not None:
             self._flat.read_gradients(self._gathered)
+        owed = self._owed if since is None and eta else None
+        if owed is not None:
+            gradients.sub_(owed, alpha=1 / eta)
         scalars = [] if self._on_host else self._scale_on_device(gradients, eta, feedback)
         if isinstance(loss, Tensor):
             scalars.append(self._loss_scalar(loss))
@@ -169,6 +189,8 @@ class Transfer:
         usable = usable and not bad_buffer
         if feedback is not None and not usable:
             feedback.undo(gradients, self._sent())
+        if owed is not None and usable:
+            self._owed = None
         known_loss = float(number) if number is not None and math.isfinite(number) else None
         return Staged(usable, known_loss, -eta if self._is_there and since is None else None, bad_buffer)
 
@@ -192,7 +214,7 @@ class Transfer:
     @torch.no_grad()
     def installed_parameters(self) -> Tensor:
         """Return what the last `install` wrote: float32 [layout.parameter_count], in host memory, not to be changed."""
-        wire_type, split = self._reply_format.wire_type, self._reply_format.parameter_bytes
+        wire_type, split = self._received_format.wire_type, self._received_format.parameter_bytes
         encoded = self._received[:split]
         if wire_type is WireType.FLOAT32:
             return encoded.view(torch.float32)
@@ -338,8 +360,8 @@ class Transfer:
             held.restore()
 
     def _install(self, payload: Tensor) -> None:
-        split = self._reply_format.parameter_bytes
-        wire_type = self._reply_format.wire_type
+        split = self._received_format.parameter_bytes
+        wire_type = self._received_format.wire_type
         if self._on_host and self._flat.is_plain:
             self._decoder_of(payload).decode()
         elif wire_type is WireType.FLOAT32 and (self._on_host or self._flat.is_plain):
@@ -359,7 +381,7 @@ class Transfer:
         address = payload.data_ptr()
         decoder = self._decoders.get(address)
         if decoder is None:
-            form = self._reply_format
+            form = self._received_format
             encoded, parameters = payload[: form.parameter_bytes], self._flat.groups[0].parameters
             decoder = self._decoders[address] = HostDecoder(form.wire_type, encoded, parameters)
         return decoder

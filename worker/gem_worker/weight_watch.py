@@ -35,6 +35,12 @@ _MOST_DOUBLINGS = 8
 # A weight that was perturbed and restored by subtraction (sharpness-aware minimisation) differs by rounding errors.
 _ROUNDINGS = 2
 
+KEPT_OPTIMIZER = "keep the optimizer, whose commits carry such changes: ParameterServer(..., optimizer=...)"
+NAMED_RULE = (
+    "have the server name its rule (--rule adaptive-staleness): commits are then what the optimizer itself and the "
+    "script have moved"
+)
+
 _version_of = attrgetter("_version")
 
 
@@ -44,8 +50,9 @@ class WeightWatch:
     Each step calls `compare` before it writes to the parameters, and `remember` after that.
     """
 
-    def __init__(self, flat: FlatModel, transfer: Transfer) -> None:
-        """Begin at the parameters that `transfer` has installed."""
+    def __init__(self, flat: FlatModel, transfer: Transfer, way_out: str = KEPT_OPTIMIZER) -> None:
+        """Begin at the parameters that `transfer` has installed; `way_out`: how commits carry the script's changes."""
+        self._way_out = way_out
         self._flat = flat
         self._transfer = transfer
         self._tensors = [one.tensor for one in flat.trained]
@@ -122,12 +129,13 @@ class WeightWatch:
             _log.warning(
                 "%s: max_norm shortens rows of this embedding in each forward, but only in this worker: the server's "
                 "rows keep their length, and its reply replaces these. Leave max_norm out and shorten the vectors that "
-                "forward looks up, or keep the optimizer: ParameterServer(..., optimizer=...)",
+                "forward looks up, or %s",
                 self._flat.trained[changed[0]].name,
+                self._way_out,
             )
             return
         self._has_warned = True
-        when, way_out = (
+        when, constraint = (
             (
                 "between two steps",
                 "Compute a constraint in forward, with torch.nn.utils.parametrize or from a clamped copy",
@@ -137,12 +145,12 @@ class WeightWatch:
         )
         _log.warning(
             "%s %s changed by the script %s. This has no effect on the run: the server holds the parameters, and its "
-            "reply replaces these. %s; or keep the optimizer, whose commits carry such changes: "
-            "ParameterServer(..., optimizer=...)",
+            "reply replaces these. %s; or %s",
             names[0],
             "was" if len(names) == 1 else f"and {len(names) - 1} other tensors were",
             when,
-            way_out,
+            constraint,
+            self._way_out,
         )
 
     def _embeddings_with_max_norm(self) -> frozenset[int]:

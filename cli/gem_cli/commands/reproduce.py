@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from gem_reproduction.reproduction import FigureResult
     from gem_reproduction.runs import Scope
 
-TASKS = ("digits", "digits28", "mnist")
+TASKS = ("digits", "digits28", "fashion-mnist", "mnist")
+# Those that read files.
+FILE_TASKS = ("fashion-mnist", "mnist")
 MODELS = ("cnn", "mlp")
 
 
@@ -34,11 +36,17 @@ def reproduce(
         str,
         typer.Option(
             metavar="<choice>",
-            help="digits (8 x 8), digits28 (the same, enlarged to 28 x 28, for the paper's very CNN) or mnist, the "
-            "paper's own.",
+            help="digits (8 x 8), digits28 (the same, enlarged to 28 x 28, for the paper's very CNN), fashion-mnist "
+            "(as many images of the same size as MNIST has) or mnist, the paper's own.",
         ),
     ] = "digits",
-    data: Annotated[Path, typer.Option(metavar="DIR", help="Folder that holds MNIST's files.")] = Path("data"),
+    data: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="Folder that holds the task's files. Without it fashion-mnist also reads Debian's package.",
+        ),
+    ] = Path("data"),
     images: Annotated[
         Path | None,
         typer.Option(
@@ -102,8 +110,8 @@ def reproduce(
         raise CommandError(str(error), USAGE) from None
     try:
         create_rule("gem", **settings)
-        if task == "mnist":
-            _check_files(data)
+        if task in FILE_TASKS:
+            _check_files(task, data)
         scope = Scope(
             quick, task, model, data, images, steps or (QUICK_STEPS if quick else PAPER_STEPS), seeds, settings
         )
@@ -119,16 +127,16 @@ def reproduce(
         raise SystemExit(FAILED)
 
 
-def _check_files(data: Path) -> None:
+def _check_files(task: str, data: Path) -> None:
     from gem_worker.errors import TaskError
     from gem_worker.tasks import TaskOptions, create_task
 
     try:
-        create_task("mnist", TaskOptions(dataset_dir=data))
+        create_task(task, TaskOptions(dataset_dir=data))
     except TaskError as error:
-        missing = str(error).partition(";")[0]
-        hint = "put the files there, or name another folder (gemps train --task mnist --download fetches them)"
-        raise CommandError(f"--data {data}: {missing}; {hint}") from None
+        missing, _, fixes = str(error).replace("--dataset-dir", "--data").partition("; ")
+        fixes = fixes.replace("add --download", f"fetch them with gemps train --task {task} --download")
+        raise CommandError(f"--data {data}: {missing}; {fixes}") from None
 
 
 def _print_results(findings: Sequence["FigureResult"], scope: "Scope") -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from gem_server.settings import MAX_SOCKET_PATH_BYTES, ServerSettings
 from gem_worker.client.operating_system import HAS_SHARED_MEMORY
-from gem_worker.client.settings import WIRE_VARIABLES, ClientSettings
+from gem_worker.client.settings import EXCHANGE_VARIABLES, ClientSettings
 from gem_worker.evaluator_settings import EvaluatorSettings
 from gem_worker.settings import WorkerSettings
 
@@ -53,7 +53,7 @@ _SERVER = OptionGroup(
 )
 _EVALUATOR = OptionGroup(EvaluatorSettings, "Training", frozenset({"keep_best"}))
 # Of commands, too; `device`: threads.
-_FOR_COMMANDS = (*WIRE_VARIABLES, "device")
+_FOR_COMMANDS = (*EXCHANGE_VARIABLES, "device")
 _WORKER = OptionGroup(
     WorkerSettings,
     "Worker",
@@ -61,7 +61,7 @@ _WORKER = OptionGroup(
     frozenset(
         {
             *("task", "model", "dataset_dir", "download", "text", "context", "layers", "width", "heads"),
-            *("batch_size", "device", "cpu_threads", "delta_wire", "parameter_wire"),
+            *("batch_size", "device", "cpu_threads", "network", "delta_wire", "parameter_wire"),
         }
     ),
 )
@@ -157,7 +157,7 @@ def train(
 
 def _used_by_workers(worker: WorkerSettings, *, is_script: bool) -> dict[str, Any]:
     """The settings of workers for summary.json; of a script gemps knows only those that it hands on."""
-    return worker.model_dump(mode="json", include=set(WIRE_VARIABLES) if is_script else None, exclude={"server"})
+    return worker.model_dump(mode="json", include=set(EXCHANGE_VARIABLES) if is_script else None, exclude={"server"})
 
 
 def _used_by_evaluator(given: Given) -> dict[str, Any]:
@@ -278,7 +278,8 @@ def _worker_environment(worker: WorkerSettings, command: Sequence[str] | None) -
     threads = {} if worker.device.startswith("cuda") else ONE_THREAD
     if command is None:
         return threads
-    return threads | {variable: getattr(worker, name) for name, variable in WIRE_VARIABLES.items()}
+    values = {variable: getattr(worker, name) for name, variable in EXCHANGE_VARIABLES.items()}
+    return threads | {variable: value for variable, value in values.items() if value is not None}
 
 
 def _may_be_a_socket(path: Path) -> bool:

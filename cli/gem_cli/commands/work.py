@@ -19,7 +19,7 @@ from gem_cli.options import Given, OptionGroup, with_options
 _COMMON = (
     "server", "worker_name", "credentials",
     "task", "model", "dataset_dir", "download", "text", "batch_size", "device",
-    "delta_wire", "parameter_wire",
+    "network",
 )  # fmt: skip
 
 

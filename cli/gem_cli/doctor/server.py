@@ -91,6 +91,7 @@ class Visit:
             )
         else:
             yield ok("server", f"{text}, {status_view.live_workers(status)} workers")
+        yield ok("rule", status_view.rule_line(status))
         yield self._version(str(status.get("server_version", "")))
         yield _room(status.get("memory", {}), status)
         yield self._protection()

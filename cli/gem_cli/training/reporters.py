@@ -107,6 +107,7 @@ class PlainReporter(Reporter):
         self._last_time = 0.0
         self._last_line = ""
         self._unsaid = ""
+        self._rule = ""
 
     @override
     def close(self) -> None:
@@ -126,6 +127,8 @@ class PlainReporter(Reporter):
     @override
     def status(self, status: Status) -> None:
         is_waiting = bool(status_view.describe_waiting(status))
+        if not is_waiting and status.get("rule"):  # absent of older servers
+            self._tell_rule(status_view.rule_line(status))
         key = (status_view.state(status), status_view.live_workers(status), is_waiting)
         self._unsaid = status_view.plain_line(status)
         if (seconds := self._waiting_notice.check(time.monotonic(), waits=is_waiting)) is not None:
@@ -133,6 +136,12 @@ class PlainReporter(Reporter):
         if key != self._last_key or time.monotonic() - self._last_time >= PLAIN_INTERVAL:
             self._last_key, self._last_time = key, time.monotonic()
             self.close()
+
+    def _tell_rule(self, rule: str) -> None:
+        """Once the run trains, say what it does with commits: the first worker's optimizer may have decided that."""
+        if rule != self._rule:
+            print(f"update rule: {rule}", flush=True)
+            self._rule = rule
 
 
 class JsonReporter(Reporter):

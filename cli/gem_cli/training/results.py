@@ -120,6 +120,8 @@ def summarize(
         "jain_index": status.get("jain_index"),
         **{f"payload_{name}": _total(status, name) for name in ("bytes_received", "bytes_sent")},
         "parameters": status.get("parameter_count"),
+        "rule": status.get("rule"),
+        "wire_types": status_view.wire_type_counts(status.get("workers", ())),
         "seed": settings["server"]["seed"],
         "settings": settings,
         "versions": system_info.versions(),

@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
 
 
 class GempsCallback(Callback):  # type: ignore[misc]
-    """Makes a Trainer a worker during `fit`: `Trainer(..., callbacks=[GempsCallback(every=8)])`.
+    """Makes a Trainer a worker during `fit`: `Trainer(..., callbacks=[GempsCallback()])`.
 
     As for transformers; the loss reported is the last batch's. Also refuses several optimizers.
     """
@@ -45,7 +45,12 @@ class GempsCallback(Callback):  # type: ignore[misc]
         batches = trainer.num_training_batches
         batches = int(batches) if batches != float("inf") else 0
         self._steps = trainer.global_step
-        self._worker.join_run(pl_module, trainer.optimizers[0], -(-batches // trainer.accumulate_grad_batches))
+        self._worker.join_run(
+            pl_module,
+            trainer.optimizers[0],
+            -(-batches // trainer.accumulate_grad_batches),
+            [config.scheduler for config in trainer.lr_scheduler_configs],
+        )
         trainer.should_stop |= self._worker.is_finished
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:

@@ -3,6 +3,7 @@
 import atexit
 import os
 import signal
+from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
@@ -10,6 +11,7 @@ from gem_worker import ClientError, ParameterServer
 from gem_worker.termination import TerminatedError, termination
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 ALONE = (
     "gemps itself divides the work among processes with one device each: start the script by `gemps train --workers N "
@@ -32,11 +34,18 @@ class LoopWorker:
         self._steps = self._samples = 0
         self._until_left = ExitStack()
 
-    def join_run(self, model: nn.Module, optimizer: Optimizer, steps_per_epoch: int) -> None:
-        """Join; leave an earlier run."""
+    def join_run(
+        self, model: nn.Module, optimizer: Optimizer, steps_per_epoch: int, schedulers: Iterable[object]
+    ) -> None:
+        """Join; leave an earlier run.
+
+        `schedulers`: the loop's; those whose position is a number of steps follow the run. Others stay the loop's.
+        """
         self.leave("joins again")
         settings: dict[str, Any] = {"steps_per_epoch": steps_per_epoch, **self._settings}
-        self.ps = ParameterServer(model=model, optimizer=optimizer, **settings)
+        inner = [getattr(one, "scheduler", one) for one in schedulers]  # Accelerate wraps them
+        followed = [one for one in inner if isinstance(one, LRScheduler) and not isinstance(one, ReduceLROnPlateau)]
+        self.ps = ParameterServer(model=model, optimizer=optimizer, scheduler=followed, **settings)
         with ExitStack() as stack:
             stack.enter_context(termination.handled())
             self.ps.join()

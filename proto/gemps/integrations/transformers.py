@@ -18,10 +18,11 @@ except ModuleNotFoundError as error:
 
 
 class GempsCallback(TrainerCallback):  # type: ignore[misc]
-    """Makes a Trainer a worker during `train`: `Trainer(..., callbacks=[GempsCallback(every=8)])`.
+    """Makes a Trainer a worker during `train`: `Trainer(..., callbacks=[GempsCallback()])`.
 
-    Every H-th optimizer step commits what the model moved. The run's end stops the training. The loss reported is the
-    last one logged (`logging_steps`).
+    The run follows the Trainer's optimizer (`ParameterServer`, "Optimizer"): each of its steps is a commit, or with
+    `every=H` each H-th is, of what the model moved. Its learning rate schedule follows the run's progress. The end of
+    the run stops the training. The loss reported is the last one logged (`logging_steps`).
 
     Args:
         settings: arguments of `ParameterServer`.
@@ -54,7 +55,8 @@ class GempsCallback(TrainerCallback):  # type: ignore[misc]
         self._batches, self._loss = 0, None
         # Accelerate's wrapper has no hooks.
         optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])
-        self._worker.join_run(kwargs["model"], optimizer, -(-batches // args.gradient_accumulation_steps))
+        steps = -(-batches // args.gradient_accumulation_steps)
+        self._worker.join_run(kwargs["model"], optimizer, steps, [kwargs["lr_scheduler"]])
         control.should_training_stop |= self._worker.is_finished
 
     def on_pre_optimizer_step(

@@ -1,14 +1,15 @@
 from gemps.v1 import run_pb2 as _run_pb2
 from gemps.v1 import transfer_pb2 as _transfer_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CommitHeader(_message.Message):
-    __slots__ = ("session_id", "sequence", "base_version", "wire_type", "byte_count", "loss", "samples", "payload_crc32c", "shared_memory", "scale", "local_steps", "commit_id", "buffers")
+    __slots__ = ("session_id", "sequence", "base_version", "wire_type", "byte_count", "loss", "samples", "payload_crc32c", "shared_memory", "scale", "local_steps", "commit_id", "buffers", "eta", "decays")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +23,8 @@ class CommitHeader(_message.Message):
     LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
     BUFFERS_FIELD_NUMBER: _ClassVar[int]
+    ETA_FIELD_NUMBER: _ClassVar[int]
+    DECAYS_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     sequence: int
     base_version: _transfer_pb2.Version
@@ -35,7 +38,9 @@ class CommitHeader(_message.Message):
     local_steps: int
     commit_id: int
     buffers: _transfer_pb2.BufferSelection
-    def __init__(self, session_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., base_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., byte_count: _Optional[int] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., payload_crc32c: _Optional[int] = ..., shared_memory: _Optional[_Union[_transfer_pb2.SharedMemoryHandle, _Mapping]] = ..., scale: _Optional[float] = ..., local_steps: _Optional[int] = ..., commit_id: _Optional[int] = ..., buffers: _Optional[_Union[_transfer_pb2.BufferSelection, _Mapping]] = ...) -> None: ...
+    eta: float
+    decays: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, session_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., base_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., byte_count: _Optional[int] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., payload_crc32c: _Optional[int] = ..., shared_memory: _Optional[_Union[_transfer_pb2.SharedMemoryHandle, _Mapping]] = ..., scale: _Optional[float] = ..., local_steps: _Optional[int] = ..., commit_id: _Optional[int] = ..., buffers: _Optional[_Union[_transfer_pb2.BufferSelection, _Mapping]] = ..., eta: _Optional[float] = ..., decays: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
     __slots__ = ("header", "chunk", "footer")
@@ -72,7 +77,7 @@ class CommitStatistics(_message.Message):
     def __init__(self, mean_pi: _Optional[float] = ..., blocked_fraction: _Optional[float] = ..., clamped_fraction: _Optional[float] = ..., proxy_norm: _Optional[float] = ..., drift_norm: _Optional[float] = ..., delta_norm: _Optional[float] = ..., update_norm: _Optional[float] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("sequence", "version", "duplicate", "staleness", "statistics", "run_state", "next_eta", "relative_speed")
+    __slots__ = ("sequence", "version", "duplicate", "staleness", "statistics", "run_state", "next_eta", "relative_speed", "progress")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +86,7 @@ class Verdict(_message.Message):
     RUN_STATE_FIELD_NUMBER: _ClassVar[int]
     NEXT_ETA_FIELD_NUMBER: _ClassVar[int]
     RELATIVE_SPEED_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     version: _transfer_pb2.Version
     duplicate: bool
@@ -89,7 +95,8 @@ class Verdict(_message.Message):
     run_state: _run_pb2.RunState
     next_eta: float
     relative_speed: float
-    def __init__(self, sequence: _Optional[int] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., duplicate: bool = ..., staleness: _Optional[int] = ..., statistics: _Optional[_Union[CommitStatistics, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., next_eta: _Optional[float] = ..., relative_speed: _Optional[float] = ...) -> None: ...
+    progress: float
+    def __init__(self, sequence: _Optional[int] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., duplicate: bool = ..., staleness: _Optional[int] = ..., statistics: _Optional[_Union[CommitStatistics, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., next_eta: _Optional[float] = ..., relative_speed: _Optional[float] = ..., progress: _Optional[float] = ...) -> None: ...
 
 class CommitResponse(_message.Message):
     __slots__ = ("proceed", "verdict", "parameters", "chunk", "footer")

@@ -38,6 +38,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_NOT_OFFERED: _ClassVar[ErrorReason]
     ERROR_REASON_NO_SHARED_MEMORY: _ClassVar[ErrorReason]
     ERROR_REASON_DIRECTION: _ClassVar[ErrorReason]
+    ERROR_REASON_RECIPE: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_MALFORMED: ErrorReason
 ERROR_REASON_OUT_OF_ORDER: ErrorReason
@@ -70,3 +71,4 @@ ERROR_REASON_INTERNAL: ErrorReason
 ERROR_REASON_NOT_OFFERED: ErrorReason
 ERROR_REASON_NO_SHARED_MEMORY: ErrorReason
 ERROR_REASON_DIRECTION: ErrorReason
+ERROR_REASON_RECIPE: ErrorReason

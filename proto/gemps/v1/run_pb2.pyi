@@ -2,7 +2,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -48,8 +48,33 @@ class Budget(_message.Message):
     commits: int
     def __init__(self, steps: _Optional[int] = ..., epochs: _Optional[float] = ..., commits: _Optional[int] = ...) -> None: ...
 
+class Recipe(_message.Message):
+    __slots__ = ("kind", "optimizer", "groups", "group_of_parameter")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_OF_PARAMETER_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    optimizer: str
+    groups: _containers.RepeatedCompositeFieldContainer[RecipeGroup]
+    group_of_parameter: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kind: _Optional[str] = ..., optimizer: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[RecipeGroup, _Mapping]]] = ..., group_of_parameter: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RecipeGroup(_message.Message):
+    __slots__ = ("settings",)
+    class SettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    settings: _containers.ScalarMap[str, float]
+    def __init__(self, settings: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
 class RunSettings(_message.Message):
-    __slots__ = ("rule", "rule_settings", "eta", "eta_schedule", "budget", "order", "min_workers", "seed", "local_steps", "normalise_local_steps", "precondition", "direction", "clip_norm", "local_rate", "precondition_local_steps")
+    __slots__ = ("rule", "rule_settings", "eta", "eta_schedule", "budget", "order", "min_workers", "seed", "local_steps", "normalise_local_steps", "precondition", "direction", "clip_norm", "local_rate", "precondition_local_steps", "recipe")
     class RuleSettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +97,7 @@ class RunSettings(_message.Message):
     CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
     LOCAL_RATE_FIELD_NUMBER: _ClassVar[int]
     PRECONDITION_LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    RECIPE_FIELD_NUMBER: _ClassVar[int]
     rule: str
     rule_settings: _containers.ScalarMap[str, float]
     eta: float
@@ -87,4 +113,5 @@ class RunSettings(_message.Message):
     clip_norm: float
     local_rate: float
     precondition_local_steps: bool
-    def __init__(self, rule: _Optional[str] = ..., rule_settings: _Optional[_Mapping[str, float]] = ..., eta: _Optional[float] = ..., eta_schedule: _Optional[_Union[EtaSchedule, str]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., order: _Optional[_Union[ServingOrder, str]] = ..., min_workers: _Optional[int] = ..., seed: _Optional[int] = ..., local_steps: _Optional[int] = ..., normalise_local_steps: bool = ..., precondition: _Optional[str] = ..., direction: _Optional[str] = ..., clip_norm: _Optional[float] = ..., local_rate: _Optional[float] = ..., precondition_local_steps: bool = ...) -> None: ...
+    recipe: Recipe
+    def __init__(self, rule: _Optional[str] = ..., rule_settings: _Optional[_Mapping[str, float]] = ..., eta: _Optional[float] = ..., eta_schedule: _Optional[_Union[EtaSchedule, str]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., order: _Optional[_Union[ServingOrder, str]] = ..., min_workers: _Optional[int] = ..., seed: _Optional[int] = ..., local_steps: _Optional[int] = ..., normalise_local_steps: bool = ..., precondition: _Optional[str] = ..., direction: _Optional[str] = ..., clip_norm: _Optional[float] = ..., local_rate: _Optional[float] = ..., precondition_local_steps: bool = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ...) -> None: ...

@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("session_id", "worker_name", "host_id", "layout", "delta_wire_types", "parameter_wire_types", "agent", "device", "steps_per_epoch", "directions", "host_name", "engine")
+    __slots__ = ("session_id", "worker_name", "host_id", "layout", "delta_wire_types", "parameter_wire_types", "agent", "device", "steps_per_epoch", "directions", "host_name", "engine", "recipe")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class JoinRequest(_message.Message):
     DIRECTIONS_FIELD_NUMBER: _ClassVar[int]
     HOST_NAME_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
+    RECIPE_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     worker_name: str
     host_id: str
@@ -35,7 +36,8 @@ class JoinRequest(_message.Message):
     directions: _containers.RepeatedScalarFieldContainer[str]
     host_name: str
     engine: str
-    def __init__(self, session_id: _Optional[bytes] = ..., worker_name: _Optional[str] = ..., host_id: _Optional[str] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., delta_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., parameter_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., steps_per_epoch: _Optional[int] = ..., directions: _Optional[_Iterable[str]] = ..., host_name: _Optional[str] = ..., engine: _Optional[str] = ...) -> None: ...
+    recipe: _run_pb2.Recipe
+    def __init__(self, session_id: _Optional[bytes] = ..., worker_name: _Optional[str] = ..., host_id: _Optional[str] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., delta_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., parameter_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., steps_per_epoch: _Optional[int] = ..., directions: _Optional[_Iterable[str]] = ..., host_name: _Optional[str] = ..., engine: _Optional[str] = ..., recipe: _Optional[_Union[_run_pb2.Recipe, _Mapping]] = ...) -> None: ...
 
 class FrozenDigest(_message.Message):
     __slots__ = ("tensor", "sha256")
@@ -46,7 +48,7 @@ class FrozenDigest(_message.Message):
     def __init__(self, tensor: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("incarnation", "settings", "run_state", "rank", "host_rank", "delta_wire_type", "parameter_wire_type", "chunk_bytes", "last_applied_sequence", "has_parameters", "next_eta", "session_timeout_seconds", "shared_memory_socket", "server_version", "lane_port", "port", "shards", "frozen")
+    __slots__ = ("incarnation", "settings", "run_state", "rank", "host_rank", "delta_wire_type", "parameter_wire_type", "chunk_bytes", "last_applied_sequence", "has_parameters", "next_eta", "session_timeout_seconds", "shared_memory_socket", "server_version", "lane_port", "port", "shards", "frozen", "progress")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     RUN_STATE_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +67,7 @@ class JoinResponse(_message.Message):
     PORT_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     settings: _run_pb2.RunSettings
     run_state: _run_pb2.RunState
@@ -83,7 +86,8 @@ class JoinResponse(_message.Message):
     port: int
     shards: _containers.RepeatedScalarFieldContainer[str]
     frozen: _containers.RepeatedCompositeFieldContainer[FrozenDigest]
-    def __init__(self, incarnation: _Optional[int] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., chunk_bytes: _Optional[int] = ..., last_applied_sequence: _Optional[int] = ..., has_parameters: bool = ..., next_eta: _Optional[float] = ..., session_timeout_seconds: _Optional[float] = ..., shared_memory_socket: _Optional[str] = ..., server_version: _Optional[str] = ..., lane_port: _Optional[int] = ..., port: _Optional[int] = ..., shards: _Optional[_Iterable[str]] = ..., frozen: _Optional[_Iterable[_Union[FrozenDigest, _Mapping]]] = ...) -> None: ...
+    progress: float
+    def __init__(self, incarnation: _Optional[int] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., chunk_bytes: _Optional[int] = ..., last_applied_sequence: _Optional[int] = ..., has_parameters: bool = ..., next_eta: _Optional[float] = ..., session_timeout_seconds: _Optional[float] = ..., shared_memory_socket: _Optional[str] = ..., server_version: _Optional[str] = ..., lane_port: _Optional[int] = ..., port: _Optional[int] = ..., shards: _Optional[_Iterable[str]] = ..., frozen: _Optional[_Iterable[_Union[FrozenDigest, _Mapping]]] = ..., progress: _Optional[float] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("session_id", "batches")

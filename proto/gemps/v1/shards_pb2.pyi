@@ -1,6 +1,7 @@
 from gemps.v1 import commit_pb2 as _commit_pb2
 from gemps.v1 import errors_pb2 as _errors_pb2
 from gemps.v1 import layout_pb2 as _layout_pb2
+from gemps.v1 import run_pb2 as _run_pb2
 from gemps.v1 import transfer_pb2 as _transfer_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -183,16 +184,18 @@ class CommitRefused(_message.Message):
     def __init__(self, session_id: _Optional[bytes] = ..., commit_id: _Optional[int] = ..., reason: _Optional[_Union[_errors_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ..., retry_after: _Optional[float] = ...) -> None: ...
 
 class CommitOrdered(_message.Message):
-    __slots__ = ("session_id", "commit_id", "clock", "eta")
+    __slots__ = ("session_id", "commit_id", "clock", "eta", "decays")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     ETA_FIELD_NUMBER: _ClassVar[int]
+    DECAYS_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     commit_id: int
     clock: int
     eta: float
-    def __init__(self, session_id: _Optional[bytes] = ..., commit_id: _Optional[int] = ..., clock: _Optional[int] = ..., eta: _Optional[float] = ...) -> None: ...
+    decays: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, session_id: _Optional[bytes] = ..., commit_id: _Optional[int] = ..., clock: _Optional[int] = ..., eta: _Optional[float] = ..., decays: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PullOrdered(_message.Message):
     __slots__ = ("session_id", "clock")
@@ -227,6 +230,14 @@ class SnapshotOrdered(_message.Message):
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     clock: int
     def __init__(self, clock: _Optional[int] = ...) -> None: ...
+
+class RuleDecided(_message.Message):
+    __slots__ = ("recipe", "direction")
+    RECIPE_FIELD_NUMBER: _ClassVar[int]
+    DIRECTION_FIELD_NUMBER: _ClassVar[int]
+    recipe: _run_pb2.Recipe
+    direction: str
+    def __init__(self, recipe: _Optional[_Union[_run_pb2.Recipe, _Mapping]] = ..., direction: _Optional[str] = ...) -> None: ...
 
 class RunFinished(_message.Message):
     __slots__ = ("reason",)
@@ -267,7 +278,7 @@ class CheckpointComplete(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("session_joined", "session_ended", "commit_expected", "commit_refused", "commit_ordered", "pull_ordered", "worker_forgotten", "parameters_expected", "parameters_ordered", "run_finished", "record_ended", "durable_everywhere", "checkpoint_cut", "checkpoint_complete", "snapshot_ordered")
+    __slots__ = ("session_joined", "session_ended", "commit_expected", "commit_refused", "commit_ordered", "pull_ordered", "worker_forgotten", "parameters_expected", "parameters_ordered", "run_finished", "record_ended", "durable_everywhere", "checkpoint_cut", "checkpoint_complete", "snapshot_ordered", "rule_decided")
     SESSION_JOINED_FIELD_NUMBER: _ClassVar[int]
     SESSION_ENDED_FIELD_NUMBER: _ClassVar[int]
     COMMIT_EXPECTED_FIELD_NUMBER: _ClassVar[int]
@@ -283,6 +294,7 @@ class Operation(_message.Message):
     CHECKPOINT_CUT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_COMPLETE_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_ORDERED_FIELD_NUMBER: _ClassVar[int]
+    RULE_DECIDED_FIELD_NUMBER: _ClassVar[int]
     session_joined: SessionJoined
     session_ended: SessionEnded
     commit_expected: CommitExpected
@@ -298,7 +310,8 @@ class Operation(_message.Message):
     checkpoint_cut: CheckpointCut
     checkpoint_complete: CheckpointComplete
     snapshot_ordered: SnapshotOrdered
-    def __init__(self, session_joined: _Optional[_Union[SessionJoined, _Mapping]] = ..., session_ended: _Optional[_Union[SessionEnded, _Mapping]] = ..., commit_expected: _Optional[_Union[CommitExpected, _Mapping]] = ..., commit_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., commit_ordered: _Optional[_Union[CommitOrdered, _Mapping]] = ..., pull_ordered: _Optional[_Union[PullOrdered, _Mapping]] = ..., worker_forgotten: _Optional[_Union[WorkerForgotten, _Mapping]] = ..., parameters_expected: _Optional[_Union[ParametersExpected, _Mapping]] = ..., parameters_ordered: _Optional[_Union[ParametersOrdered, _Mapping]] = ..., run_finished: _Optional[_Union[RunFinished, _Mapping]] = ..., record_ended: _Optional[_Union[RecordEnded, _Mapping]] = ..., durable_everywhere: _Optional[_Union[DurableEverywhere, _Mapping]] = ..., checkpoint_cut: _Optional[_Union[CheckpointCut, _Mapping]] = ..., checkpoint_complete: _Optional[_Union[CheckpointComplete, _Mapping]] = ..., snapshot_ordered: _Optional[_Union[SnapshotOrdered, _Mapping]] = ...) -> None: ...
+    rule_decided: RuleDecided
+    def __init__(self, session_joined: _Optional[_Union[SessionJoined, _Mapping]] = ..., session_ended: _Optional[_Union[SessionEnded, _Mapping]] = ..., commit_expected: _Optional[_Union[CommitExpected, _Mapping]] = ..., commit_refused: _Optional[_Union[CommitRefused, _Mapping]] = ..., commit_ordered: _Optional[_Union[CommitOrdered, _Mapping]] = ..., pull_ordered: _Optional[_Union[PullOrdered, _Mapping]] = ..., worker_forgotten: _Optional[_Union[WorkerForgotten, _Mapping]] = ..., parameters_expected: _Optional[_Union[ParametersExpected, _Mapping]] = ..., parameters_ordered: _Optional[_Union[ParametersOrdered, _Mapping]] = ..., run_finished: _Optional[_Union[RunFinished, _Mapping]] = ..., record_ended: _Optional[_Union[RecordEnded, _Mapping]] = ..., durable_everywhere: _Optional[_Union[DurableEverywhere, _Mapping]] = ..., checkpoint_cut: _Optional[_Union[CheckpointCut, _Mapping]] = ..., checkpoint_complete: _Optional[_Union[CheckpointComplete, _Mapping]] = ..., snapshot_ordered: _Optional[_Union[SnapshotOrdered, _Mapping]] = ..., rule_decided: _Optional[_Union[RuleDecided, _Mapping]] = ...) -> None: ...
 
 class FollowResponse(_message.Message):
     __slots__ = ("begin", "operations")

@@ -31,6 +31,7 @@ def state_record(run: Run, workers: Workers, ledger: Ledger, seed: int, totals: 
         "run": run.identity,
         "seed": seed,
         "commits": run.commits,
+        "progress": run.progress,
         "budget": asdict(run.budget),
         "finished_because": run.finally_finished_because,
         "totals": totals.as_record(),
@@ -48,12 +49,13 @@ def describe_worker(worker: Worker) -> dict[str, Any]:
         "sessions": worker.sessions,
         "steps_per_epoch": worker.steps_per_epoch,
         "takes_part": worker.takes_part and worker.left > 0,
+        "finished": worker.left_finished,
     }
 
 
 def totals(run: Run) -> dict[str, Any]:
     """A record's values of the run."""
-    return {"commits": run.commits, "finished_because": run.finally_finished_because}
+    return {"commits": run.commits, "progress": run.progress, "finished_because": run.finally_finished_because}
 
 
 def describe_commit(commit: Committed) -> dict[str, Any]:
@@ -74,6 +76,7 @@ def advance(state: dict[str, Any], records: Iterable[dict[str, Any]]) -> None:
     sums = saved_totals(state)
     for record in records:
         state["commits"] = record["commits"]
+        state["progress"] = record.get("progress", 0.0)  # absent in older logs
         state["finished_because"] = record["finished_because"]
         state["rule"] = record.get("rule")  # absent in older logs
         for entry in record["entries"]:
@@ -100,6 +103,7 @@ def restore(state: dict[str, Any], run: Run, workers: Workers, ledger: Ledger) -
     """
     run.identity = str(state.get("run", run.identity))
     run.commits = int(state["commits"])
+    run.progress = float(state.get("progress", 0.0))
     budget = run.budget
     if state["finished_because"] is not None and state["budget"] == asdict(budget):
         run.finish(str(state["finished_because"]))
@@ -114,6 +118,7 @@ def restore(state: dict[str, Any], run: Run, workers: Workers, ledger: Ledger) -
         worker.limit = budget.limit_of(worker.steps_per_epoch)
         if worker.limit is not None and not worker.left:
             worker.done, worker.state = True, WorkerState.FINISHED
+        worker.left_finished = bool(saved.get("finished", False))
         workers.restore(worker)
         run.count(worker, takes_part=bool(saved.get("takes_part", False)))
     for saved in state["ledger"]:

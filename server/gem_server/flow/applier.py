@@ -4,9 +4,10 @@ import asyncio
 import math
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from typing import TypeVar
 
-from gem_core import UpdateRule
+from gem_core import Layout, UpdateRule
 from gem_core.selection import Selection
 from gem_core.thresholds import COPY_ELSEWHERE_ELEMENTS
 from gem_server.errors import Reason, RefusedError
@@ -34,6 +35,7 @@ from gem_server.state.buffers import Buffers, with_commit
 from gem_server.state.central_variable import CentralVariable, Snapshot
 from gem_server.state.kept_rule import KeptRule, copy_rule, rule_record
 from gem_server.state.ledger import Verdict, record
+from gem_server.state.recipe import RunRecipe
 from gem_server.state.run import Run
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.worker_snapshot import WorkerSnapshot
@@ -53,6 +55,7 @@ class Applier:
         *,
         central: CentralVariable,
         rule: UpdateRule,
+        recipe: RunRecipe,
         run: Run,
         sessions: Sessions,
         staging: StagingPool,
@@ -67,6 +70,7 @@ class Applier:
     ) -> None:
         self._central = central
         self._rule = rule
+        self._recipe = recipe
         self._run = run
         self._sessions = sessions
         self._staging = staging
@@ -123,14 +127,16 @@ class Applier:
         snapshot = held.snapshot
         await self._journal.begin(snapshot)
         central, rule, delta = self._central, self._rule, buffer.parameters
-        staleness, eta = central.clock - request.base.clock, request.eta
+        staleness, eta, decays = central.clock - request.base.clock, request.eta, request.decays
         waited = self._clock() - request.enqueued_at
         snapshot.will_change()
         sample = self._telemetry.sample(session.join_info.layout)
         if rule.is_parallel(delta.size):
-            statistics = await self._elsewhere(lambda: held.commit(central, rule, delta, staleness, eta, sample))
+            statistics = await self._elsewhere(
+                lambda: held.commit(central, rule, delta, staleness, eta, decays, sample)
+            )
         else:
-            statistics = held.commit(central, rule, delta, staleness, eta, sample)
+            statistics = held.commit(central, rule, delta, staleness, eta, decays, sample)
         buffers, has = central.buffers, frozenset[int]()
         if request.payload is not None:
             buffers, has = with_commit(buffers, request.payload, buffer.rest, central.clock + 1)
@@ -154,6 +160,8 @@ class Applier:
             clock=version.clock,
         )
         self._run.applied(worker)
+        if self._recipe.recipe is not None:
+            self._run.own_eta = eta
         verdict = Verdict(
             request.sequence,
             version,
@@ -162,6 +170,7 @@ class Applier:
             self._run.state_for(worker),
             self._run.next_eta,
             relative_speed=self._relative_speed(request),
+            progress=self._run.progress,
         )
         session.eta = verdict.next_eta
         record(entry, request.content, verdict)
@@ -325,11 +334,17 @@ class Applier:
         layout = session.join_info.layout
         self._central.bind(layout, request.parameters, request.buffers, adapter=request.adapter)
         await self._observer.bound(self._central, session)
-        await self._maybe_elsewhere(lambda: self._rule.begin(layout))
+        await self._begin_rule(layout)
         self._sessions.memory.bind(layout)
         self._staging.prepare(layout)
         self._sessions.consider_start()
         return True
+
+    async def _begin_rule(self, layout: Layout) -> None:
+        """Let the rule see the tensors. With a recipe further kernels may have to compile, which takes seconds."""
+        await self._maybe_elsewhere(partial(self._recipe.begin, self._rule, layout))
+        if self._recipe.recipe is not None:
+            await self._elsewhere(self._rule.warm_up)
 
     def _open_reader(self, session: Session, snapshot: Snapshot, call: Call) -> Reader:
         handle = snapshot.published.handle if snapshot.published is not None else None

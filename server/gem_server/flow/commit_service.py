@@ -5,6 +5,7 @@ decides in `enqueue`, after the last wait; earlier calls only refuse early.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import NamedTuple, Self
@@ -15,7 +16,9 @@ from gem_core import ChecksumError, WireType
 from gem_core.checked_copy import checked_copy
 from gem_core.checksum import word_sum
 from gem_core.chunking.assemble import check_rest
+from gem_core.errors import RecipeError
 from gem_core.payload import PayloadFormat, selected_format
+from gem_core.recipe import check_decays
 from gem_core.selection import Selection
 from gem_core.thresholds import COPY_ELSEWHERE_ELEMENTS
 from gem_server.errors import Reason, RefusedError
@@ -29,6 +32,7 @@ from gem_server.shared_memory.regions import DeltaRegion
 from gem_server.state.buffers import check_finite
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.ledger import Content, Verdict
+from gem_server.state.recipe import RunRecipe
 from gem_server.state.run import Run
 from gem_server.state.sessions import Session, Sessions
 from gem_server.version import Handle, Version
@@ -41,7 +45,7 @@ class Header(NamedTuple):
     """Header of a commit.
 
     `checksum`: CRC32C; for SHARED_MEMORY the word sum. `handle`, `scale`: of PARAMETERs in shared memory. `buffers`:
-    those in the payload; None: all.
+    those in the payload; None: all. `eta`, `decays`: in a run with a recipe.
     """
 
     sequence: int
@@ -56,6 +60,8 @@ class Header(NamedTuple):
     local_steps: int = 0
     commit_id: int = 0
     buffers: Selection | None = None
+    eta: float | None = None
+    decays: tuple[float, ...] = ()
 
 
 class Footer(NamedTuple):
@@ -81,8 +87,10 @@ class CommitService:
         copy_threads: Executor,
         journal: Journal,
         ordering: CommitOrder,
+        recipe: RunRecipe,
     ) -> None:
         self._central = central
+        self._recipe = recipe
         self._copy_threads = copy_threads
         self._run = run
         self._sessions = sessions
@@ -188,7 +196,12 @@ class CommitService:
 
     def _stored(self, verdict: Verdict, session: Session) -> Verdict:
         session.eta = self._run.next_eta
-        return verdict._replace(duplicate=True, run_state=self._run.state_for(session.worker), next_eta=session.eta)
+        return verdict._replace(
+            duplicate=True,
+            run_state=self._run.state_for(session.worker),
+            next_eta=session.eta,
+            progress=self._run.progress,
+        )
 
     def admit(self, session: Session, header: Header) -> None:
         """Raise RefusedError unless this commit can be applied next."""
@@ -230,6 +243,28 @@ class CommitService:
             )
         if header.handle is not None and header.handle.byte_count != expected_bytes:
             raise _no_such_region()
+        self._check_rates(header)
+
+    def _check_rates(self, header: Header) -> None:
+        """Refuse rates that the run's recipe does not ask for, or lacks."""
+        recipe = self._recipe.recipe
+        if recipe is None:
+            if header.eta is not None or header.decays:
+                raise RefusedError(
+                    Reason.MALFORMED,
+                    "this run has no recipe, so its deltas have the server's next_eta: leave eta and decays out",
+                )
+            return
+        if header.eta is None or not 0 <= header.eta < math.inf:
+            raise RefusedError(
+                Reason.MALFORMED,
+                f"eta is {'unset' if header.eta is None else header.eta}, and this run has a recipe: send the learning "
+                "rate of its first group, a finite number of at least 0",
+            )
+        try:
+            check_decays(header.decays, len(recipe.groups))
+        except RecipeError as error:
+            raise RefusedError(Reason.MALFORMED, str(error)) from None
 
     def _check_base(self, session: Session, base: Version) -> None:
         if base.incarnation != self._central.incarnation:
@@ -271,9 +306,10 @@ class CommitService:
             header.loss,
             header.samples,
             header.local_steps,
-            session.eta,
+            session.eta if header.eta is None else header.eta,
             header.commit_id,
             payload if payload.rest_bytes or header.buffers is not None else None,
+            header.decays,
         )
         session.queued_commit = request
         if not self.ordering.holds_back(request):

@@ -88,7 +88,8 @@ class Unchanged:
 class CommitRequest(Request[Applied]):
     """A valid commit, always applied. The queue owns `hold.buffer`, the session `base`; `eta`: in the delta.
 
-    `payload`: the format of the BUFFERs in `hold.buffer`; None if the model has none.
+    `payload`: the format of the BUFFERs in `hold.buffer`; None if the model has none. `decays`: of the recipe's groups,
+    or empty.
     """
 
     session: Session
@@ -103,6 +104,7 @@ class CommitRequest(Request[Applied]):
     eta: float
     commit_id: int = 0
     payload: PayloadFormat | None = None
+    decays: tuple[float, ...] = ()
     _applied: "asyncio.Future[None] | None" = field(default=None, kw_only=True)
 
     @property

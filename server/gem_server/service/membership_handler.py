@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from gemps.framing import split_field
 from gemps.limits import SAMPLES, SESSION_ID_BYTES
-from gemps.v1 import run_pb2, session_pb2
+from gemps.v1 import session_pb2
 
 from gem_core import Layout, WireType
 from gem_core.shards import Shard
@@ -14,10 +14,12 @@ from gem_core.wire_types import ENCODED
 from gem_server import __version__
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.commit_order import CommitOrder
+from gem_server.rule_choice import Offer, RuleChoice
 from gem_server.service import messages
 from gem_server.service.auth_interceptor import address_of
 from gem_server.service.call_context import CallContexts, CallSession, Context
 from gem_server.service.layouts import Layouts
+from gem_server.service.run_settings import RunSettingsMessages
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.places import Origin, network_of
 from gem_server.state.run import Run
@@ -26,6 +28,7 @@ from gem_server.telemetry.first_batches import TEXT as SAME_BATCHES
 from gem_server.telemetry.first_batches import FirstBatches
 
 _LAYOUT_FIELD = session_pb2.JoinRequest.LAYOUT_FIELD_NUMBER
+_RECIPE_FIELD = session_pb2.JoinRequest.RECIPE_FIELD_NUMBER
 
 
 @dataclass(slots=True)
@@ -45,7 +48,8 @@ class MembershipHandler:
         sessions: Sessions,
         run: Run,
         central: CentralVariable,
-        run_settings: run_pb2.RunSettings,
+        choice: RuleChoice,
+        run_settings: RunSettingsMessages,
         chunk_bytes: int,
         shared_memory_socket: str,
         ports: Ports,
@@ -60,6 +64,7 @@ class MembershipHandler:
         self._sessions = sessions
         self._run = run
         self._central = central
+        self._choice = choice
         self._run_settings = run_settings
         self._chunk_bytes = chunk_bytes
         self._shared_memory_socket = shared_memory_socket
@@ -87,6 +92,7 @@ class MembershipHandler:
         address = address_of(context)
         origin = Origin(network_of(address.rpartition(":")[0]), self._contexts.token_digest(context))
         rest, layout = split_field(raw, _LAYOUT_FIELD)
+        rest, recipe = split_field(rest, _RECIPE_FIELD)
         request = messages.parse(session_pb2.JoinRequest, rest)
         _check_session_id(request)
         _check_epoch(request)
@@ -96,8 +102,9 @@ class MembershipHandler:
         self._contexts.gate.check_not_draining()
         self._contexts.gate.check_shards()
         asked = replace(asked, origin=origin)
+        offer = _offer(request, asked, recipe)
         try:
-            _check_directions(request, self._run_settings)
+            self._choice.settle(offer, is_first=self._is_first(asked.worker_name))
             session = self._sessions.join(asked, self._clock())
         except RefusedError as refusal:
             if refusal.retry_after is None:  # permanent
@@ -119,11 +126,16 @@ class MembershipHandler:
         session.eta = self._run.next_eta
         return self._reply(session)
 
+    def _is_first(self, worker_name: str) -> bool:
+        """Whether a worker finds neither parameters nor others; an older session under its own name ends."""
+        alone = all(worker.name == worker_name for worker in self._sessions.live_workers())
+        return self._central.layout is None and alone
+
     def _reply(self, session: Session) -> session_pb2.JoinResponse:
         worker, join_info = session.worker, session.join_info
         return session_pb2.JoinResponse(
             incarnation=self._central.incarnation,
-            settings=self._run_settings,
+            settings=self._run_settings.for_workers,
             run_state=messages.RUN_STATES[self._run.state_for(worker)],
             rank=worker.rank,
             host_rank=worker.host_rank,
@@ -133,6 +145,7 @@ class MembershipHandler:
             last_applied_sequence=session.entry.last_applied,
             has_parameters=self._central.layout is not None,
             next_eta=session.eta,
+            progress=self._run.progress,
             session_timeout_seconds=self._sessions.timeout,
             shared_memory_socket=self._shared_memory_socket,
             server_version=__version__,
@@ -170,7 +183,7 @@ class MembershipHandler:
         request = messages.parse(session_pb2.LeaveRequest, raw)
         reason = messages.text(request.reason, "reason")
         session = call_session.attend(request.session_id)
-        self._sessions.leave(session)
+        self._sessions.leave(session, reason)
         name, told = session.worker.name, reason or "no reason given"
         self._contexts.peer_log.log("left", name, f"worker {name} left: {told}", worker=name, reason=told)
         return session_pb2.LeaveResponse(
@@ -209,15 +222,12 @@ def _join_info(request: session_pb2.JoinRequest, layout: Layout) -> JoinInfo:
     )
 
 
-def _check_directions(request: session_pb2.JoinRequest, run: run_pb2.RunSettings) -> None:
-    direction = run.direction or "gradient"
-    if (run.direction or run.clip_norm) and direction not in request.directions:
-        agent = messages.text(request.agent, "agent") or "this worker"
-        raise RefusedError(
-            Reason.DIRECTION,
-            f"{agent} does not announce the run's --direction {direction} with --clip-norm {run.clip_norm:g}: use "
-            "ParameterServer of this gemps version, or start the server without both",
-        )
+def _offer(request: session_pb2.JoinRequest, asked: JoinInfo, raw_recipe: memoryview | None) -> Offer:
+    """What a worker asks of the run. Raises MALFORMED, FramingError, RecipeError."""
+    recipe = messages.parse_recipe(raw_recipe) if raw_recipe is not None else None
+    if recipe is not None:
+        recipe.check_parameters(len(asked.layout.whole.parameters))
+    return Offer(recipe, frozenset(request.directions), asked.agent)
 
 
 def _choose(offered: Iterable[int]) -> WireType:

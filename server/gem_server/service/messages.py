@@ -4,20 +4,24 @@ import math
 from functools import lru_cache
 from typing import TypeVar
 
-from gemps.limits import FIELDS_BYTES, SAMPLES, TEXT_BYTES
+from gemps.framing import count_fields
+from gemps.limits import FIELDS_BYTES, RECIPE_BYTES, SAMPLES, TEXT_BYTES
 from gemps.v1 import commit_pb2, layout_pb2, run_pb2, status_pb2, transfer_pb2
 from google.protobuf.message import DecodeError, Message
 
-from gem_core import ElementType, Layout, LayoutError, Statistics, TensorKind, TensorSpec, UpdateRule, WireType
+from gem_core import ElementType, Layout, LayoutError, Statistics, TensorKind, TensorSpec, WireType
+from gem_core.recipe import MAX_GROUP_SETTINGS, MAX_GROUPS, Recipe
 from gem_core.selection import Selection
 from gem_core.visible_text import describe_invisible, find_invisible
 from gem_core.wire_types import BLOCKS, encoded_bytes
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow import commit_service
+from gem_server.rule_choice import RuleChoice
 from gem_server.settings import ServerSettings
 from gem_server.state.evaluations import Evaluation
 from gem_server.state.ledger import Verdict
 from gem_server.state.run import RunState
+from gem_server.state.schedule import EtaSchedule
 from gem_server.state.sessions import Session
 from gem_server.version import Handle, Version
 
@@ -50,6 +54,8 @@ RUN_STATES = {
     RunState.TRAINING: run_pb2.RUN_STATE_TRAINING,
     RunState.FINISHED: run_pb2.RUN_STATE_FINISHED,
 }
+_GROUPS = (run_pb2.Recipe.GROUPS_FIELD_NUMBER,)
+_SETTINGS_OF_GROUPS = (*_GROUPS, run_pb2.RecipeGroup.SETTINGS_FIELD_NUMBER)
 _WIRE_TYPES = {int(one): one for one in WireType}
 _ORDERS = {
     "fifo": run_pb2.SERVING_ORDER_FIFO,
@@ -178,7 +184,17 @@ def header_from(message: commit_pb2.CommitHeader) -> commit_service.Header:
         message.local_steps,
         message.commit_id,
         Selection(tuple(message.buffers.runs)) if message.HasField("buffers") else None,
+        message.eta if message.HasField("eta") else None,
+        _decays_from(message) if message.decays else (),
     )
+
+
+def _decays_from(message: commit_pb2.CommitHeader) -> tuple[float, ...]:
+    if len(message.decays) > MAX_GROUPS:
+        raise RefusedError(
+            Reason.MALFORMED, f"{len(message.decays)} decays: send one for each group, at most {MAX_GROUPS}"
+        )
+    return tuple(message.decays)
 
 
 def _scale_from(scale: float) -> float:
@@ -219,6 +235,7 @@ def put_verdict(verdict: Verdict, message: commit_pb2.Verdict) -> None:
     message.next_eta = verdict.next_eta
     if verdict.relative_speed:
         message.relative_speed = verdict.relative_speed
+    message.progress = verdict.progress
     put_statistics(verdict.statistics, message.statistics)
 
 
@@ -238,13 +255,47 @@ def statistics_from(message: commit_pb2.CommitStatistics) -> Statistics:
     return Statistics(*(getattr(message, name) for name in Statistics._fields))
 
 
-def run_settings_to(settings: ServerSettings, rule: UpdateRule) -> run_pb2.RunSettings:
-    """Encode."""
+def parse_recipe(raw: memoryview) -> Recipe:
+    """Parse and decode a worker's recipe. Raises MALFORMED, FramingError, RecipeError."""
+    check_size(run_pb2.Recipe, len(raw), RECIPE_BYTES)
+    for path, most in ((_GROUPS, MAX_GROUPS), (_SETTINGS_OF_GROUPS, MAX_GROUPS * MAX_GROUP_SETTINGS)):
+        if count_fields(raw, path, most) > most:
+            raise RefusedError(
+                Reason.MALFORMED,
+                f"a recipe has at most {MAX_GROUPS} groups with {MAX_GROUP_SETTINGS} settings each, and this one has "
+                "more: join parameter groups with equal settings",
+            )
+    return recipe_from(parse(run_pb2.Recipe, bytes(raw), RECIPE_BYTES))
+
+
+def recipe_from(message: run_pb2.Recipe) -> Recipe:
+    """Decode. Raises RecipeError."""
+    return Recipe(
+        message.kind,  # type: ignore[arg-type] # checked there
+        message.optimizer,
+        tuple(dict(group.settings) for group in message.groups),
+        tuple(message.group_of_parameter),
+    )
+
+
+def recipe_to(recipe: Recipe, *, with_parameters: bool = True) -> run_pb2.Recipe:
+    """Encode; without the groups of the PARAMETERs, of which there may be many, for people."""
+    return run_pb2.Recipe(
+        kind=recipe.kind.value,
+        optimizer=recipe.optimizer,
+        groups=[run_pb2.RecipeGroup(settings=dict(group)) for group in recipe.groups],
+        group_of_parameter=recipe.group_of_parameter if with_parameters else (),
+    )
+
+
+def run_settings_to(settings: ServerSettings, choice: RuleChoice, schedule: EtaSchedule) -> run_pb2.RunSettings:
+    """Encode, without the recipe."""
+    rule = choice.rule
     return run_pb2.RunSettings(
-        rule=rule.name,
+        rule=choice.rule_name,
         rule_settings=dict(rule.settings),
-        eta=settings.eta,
-        eta_schedule=_SCHEDULES[settings.schedule.kind],
+        eta=schedule.eta,
+        eta_schedule=_SCHEDULES[schedule.kind],
         budget=run_pb2.Budget(steps=settings.steps, epochs=settings.epochs, commits=settings.commits),
         order=_ORDERS[settings.order],
         min_workers=settings.min_workers,
@@ -252,10 +303,10 @@ def run_settings_to(settings: ServerSettings, rule: UpdateRule) -> run_pb2.RunSe
         local_steps=rule.worker_step.local_steps,
         normalise_local_steps=rule.worker_step.normalise,
         precondition=rule.precondition if rule.precondition != "none" else "",
-        direction=settings.direction if settings.direction != "gradient" else "",
+        direction=choice.direction if choice.direction != "gradient" else "",
         clip_norm=settings.clip_norm,
         local_rate=rule.worker_step.rate,
-        precondition_local_steps=rule.worker_step.with_direction(settings.direction).preconditioned,
+        precondition_local_steps=rule.worker_step.with_direction(choice.direction).preconditioned,
     )
 
 

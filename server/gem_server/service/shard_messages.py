@@ -34,6 +34,7 @@ from gem_server.shards.operations import (
     RecordEnded,
     RecordWritten,
     Report,
+    RuleDecided,
     SessionRefused,
     ShardState,
     SnapshotOrdered,
@@ -70,9 +71,10 @@ def _put_operation(operation: Operation, message: shards_pb2.Operation) -> None:
             expected.session_id, expected.commit_id, expected.attempt = session_id, commit_id, attempt
         case CommitRefused():
             _put_refused(operation, message.commit_refused)
-        case CommitOrdered(session_id, commit_id, clock, eta):
+        case CommitOrdered(session_id, commit_id, clock, eta, decays):
             ordered = message.commit_ordered
             ordered.session_id, ordered.commit_id, ordered.clock, ordered.eta = session_id, commit_id, clock, eta
+            ordered.decays.extend(decays)
         case PullOrdered(session_id, clock):
             message.pull_ordered.session_id = session_id
             message.pull_ordered.clock = clock
@@ -94,6 +96,10 @@ def _put_operation(operation: Operation, message: shards_pb2.Operation) -> None:
             message.checkpoint_complete.number = number
         case SnapshotOrdered(clock):
             message.snapshot_ordered.clock = clock
+        case RuleDecided(recipe, direction):
+            message.rule_decided.direction = direction
+            if recipe is not None:
+                message.rule_decided.recipe.CopyFrom(messages.recipe_to(recipe))
 
 
 def operation_from(message: shards_pb2.Operation) -> Operation | None:
@@ -253,7 +259,7 @@ _OPERATIONS: dict[str, Callable[[Any], Operation]] = {
     "session_ended": lambda one: Ended(one.session_id, _reason_from(one)),
     "commit_expected": lambda one: CommitExpected(one.session_id, one.commit_id, one.attempt),
     "commit_refused": _refused_from,
-    "commit_ordered": lambda one: CommitOrdered(one.session_id, one.commit_id, one.clock, one.eta),
+    "commit_ordered": lambda one: CommitOrdered(one.session_id, one.commit_id, one.clock, one.eta, tuple(one.decays)),
     "pull_ordered": lambda one: PullOrdered(one.session_id, one.clock),
     "worker_forgotten": lambda one: Forgotten(one.session_id),
     "parameters_expected": lambda one: ParametersExpected(one.session_id, one.attempt),
@@ -264,4 +270,7 @@ _OPERATIONS: dict[str, Callable[[Any], Operation]] = {
     "checkpoint_cut": lambda one: CheckpointCut(one.number),
     "checkpoint_complete": lambda one: CheckpointComplete(one.number),
     "snapshot_ordered": lambda one: SnapshotOrdered(one.clock),
+    "rule_decided": lambda one: RuleDecided(
+        messages.recipe_from(one.recipe) if one.HasField("recipe") else None, one.direction
+    ),
 }

@@ -16,6 +16,7 @@ from gem_server.flow.staging_pool import StagingPool
 from gem_server.process_memory import anonymous_bytes
 from gem_server.service import messages
 from gem_server.service.call_context import CallContexts, Context
+from gem_server.service.run_settings import RunSettingsMessages
 from gem_server.service.shard_status import ShardList
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.evaluations import Evaluations
@@ -71,7 +72,7 @@ class Observed:
     telemetry: Telemetry
     checkpointer: Checkpointer | None
     durability: str
-    run_settings: run_pb2.RunSettings
+    run_settings: RunSettingsMessages
     run_seconds: Callable[[], float]
     uptime: Callable[[], float]
     shards: ShardList
@@ -154,7 +155,8 @@ class Status:
             server_version=__version__,
             version=messages.version_to(seen.central.version),
             run_state=messages.RUN_STATES[seen.run.state],
-            settings=seen.run_settings,
+            settings=seen.run_settings.for_people,
+            rule=seen.run_settings.rule,
             run_seconds=seen.run_seconds(),
             uptime_seconds=seen.uptime(),
             commits=seen.run.commits,
@@ -322,9 +324,9 @@ def _worker(
         if figures.recent:
             recent = figures.recent
             status.recent_mean_pi, status.recent_blocked_fraction, status.recent_clamped_fraction = recent
-    if session is not None:
-        status.delta_wire_type = int(session.join_info.delta_wire_type)  # type: ignore[assignment]
-        status.parameter_wire_type = int(session.join_info.parameter_wire_type)  # type: ignore[assignment]
+    if worker.wire_types is not None:
+        deltas, parameters = worker.wire_types
+        status.delta_wire_type, status.parameter_wire_type = int(deltas), int(parameters)  # type: ignore[assignment]
     if session is not None and session.transport is not None:
         status.transport = _TRANSPORTS[session.transport]
     if session is not None and session.held is not None:

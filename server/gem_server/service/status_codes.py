@@ -16,6 +16,7 @@ from gem_core.errors import (
     ChunkError,
     CoreError,
     LayoutError,
+    RecipeError,
     SelectionError,
     SizeMismatchError,
     WireTypeError,
@@ -67,6 +68,7 @@ CODES: dict[Reason, grpc.StatusCode] = {
     Reason.NOT_OFFERED: grpc.StatusCode.UNIMPLEMENTED,
     Reason.NO_SHARED_MEMORY: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.DIRECTION: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.RECIPE: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
 _CORE_REASONS: dict[type[Exception], Reason] = {
@@ -78,6 +80,7 @@ _CORE_REASONS: dict[type[Exception], Reason] = {
     WireTypeError: Reason.WIRE_TYPE,
     FramingError: Reason.MALFORMED,
     SelectionError: Reason.MALFORMED,
+    RecipeError: Reason.MALFORMED,
 }
 
 logger = logging.getLogger(__name__)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from gem_core import Layout, WireType
+from gem_core.recipe import Recipe
 from gem_core.shards import Shard
 from gem_server.errors import RefusedError
 from gem_server.telemetry.run_totals import RunTotals
@@ -15,7 +16,7 @@ MAX_TOGETHER = 32
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A session was admitted; `layout`: this shard's. The message has the whole model's."""
+    """A session was admitted, or has changed its wire types. `layout`: this shard's; the message has the model's."""
 
     session_id: bytes
     worker_name: str
@@ -52,12 +53,13 @@ class CommitRefused:
 
 @dataclass(frozen=True, slots=True)
 class CommitOrdered:
-    """Apply a commit; `clock`: after it; `eta`: in the delta."""
+    """Apply a commit; `clock`: after it; `eta`: in the delta; `decays`: of the recipe's groups, or empty."""
 
     session_id: bytes
     commit_id: int
     clock: int
     eta: float
+    decays: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,14 @@ class ParametersOrdered:
     """Install the first parameters."""
 
     session_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RuleDecided:
+    """The first worker has decided the rule: the run's recipe, or that it has none, and the direction."""
+
+    recipe: Recipe | None
+    direction: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +236,7 @@ Operation: TypeAlias = (
     | CheckpointCut
     | CheckpointComplete
     | SnapshotOrdered
+    | RuleDecided
 )
 Report: TypeAlias = (
     PieceHeld

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing_extensions import override
 
 from gem_core import Statistics
+from gem_core.recipe import Recipe
 from gem_core.shards import Shard
 from gem_server.errors import Reason, RefusedError, StartupError
 from gem_server.flow.commit_order import CommitOrder, Piece
@@ -39,6 +40,7 @@ from gem_server.shards.operations import (
     Ready,
     RecordWritten,
     Report,
+    RuleDecided,
     SessionRefused,
     ShardState,
     SnapshotOrdered,
@@ -153,6 +155,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         """Follow joins and ends of sessions."""
         self._sessions = sessions
         sessions.on_join.append(self._joined)
+        sessions.on_wire_types.append(self._joined)
         sessions.on_end.append(self._ended)
 
     @property
@@ -374,7 +377,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         buffers: Buffers,
     ) -> None:
         del self._commits[session]
-        self._send(CommitOrdered(session.session_id, request.commit_id, clock, request.eta))
+        self._send(CommitOrdered(session.session_id, request.commit_id, clock, request.eta, request.decays))
         for secondary in list(self._secondaries.values()):
             await secondary.has_room.wait()
         if session.ended is not None:
@@ -394,11 +397,16 @@ class PrimaryOrder(CommitOrder, CommitObserver):
     def forgotten(self, session: Session) -> None:
         self._send(Forgotten(session.session_id))
 
+    def rule_decided(self, recipe: Recipe | None, direction: str) -> None:
+        """Announce what the first worker has decided."""
+        self._send(RuleDecided(recipe, direction))
+
     def finished(self, reason: str) -> None:
         """Announce the run's end."""
         self._send(Finished(reason))
 
     def _joined(self, session: Session) -> None:
+        """Send a session, or the wire types that it has changed."""
         info = session.join_info
         self._send(
             Joined(

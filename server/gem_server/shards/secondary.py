@@ -11,6 +11,7 @@ from functools import partial
 from typing_extensions import override
 
 from gem_core import Statistics
+from gem_core.recipe import Recipe
 from gem_server.durability.checkpointer import Checkpointer
 from gem_server.durability.files import StorageError
 from gem_server.errors import Reason, RefusedError
@@ -41,6 +42,7 @@ from gem_server.shards.operations import (
     PullOrdered,
     RecordEnded,
     Report,
+    RuleDecided,
     SessionRefused,
     SnapshotOrdered,
 )
@@ -120,6 +122,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         self._kept_clock = 0
         self._writing: asyncio.Task[None] | None = None
         self.report: Callable[[Report], None] = lambda _: None
+        self.on_rule_decided: Callable[[Recipe | None, str], None] = lambda _, __: None
         self.agreement = SecondaryAgreement(lambda report: self.report(report))
 
     def attach(
@@ -178,6 +181,8 @@ class SecondaryOrder(CommitOrder, CommitObserver):
                 self._queue(partial(self._keep, clock))
             case CheckpointComplete(number):
                 self.agreement.checkpoint_complete(number)
+            case RuleDecided():
+                self._queue(partial(self._decide, operation))
 
     @override
     async def wait_expected(self, piece: Piece) -> None:
@@ -333,7 +338,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         if piece is None or piece.commit_id != ordered.commit_id:
             raise OutOfOrderError(f"the primary ordered a commit, clock {ordered.clock}, whose piece is not here")
         commits.expected = 0
-        piece.eta = ordered.eta
+        piece.eta, piece.decays = ordered.eta, ordered.decays
         self._clocks.append(ordered.clock)
         self._applier.submit(piece)
 
@@ -425,6 +430,9 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         self._run.finish(reason)
         for commits in self._commits.values():
             self._wake_all(commits.waiting)
+
+    async def _decide(self, decided: RuleDecided) -> None:
+        self.on_rule_decided(decided.recipe, decided.direction)
 
     async def _end_record(self) -> None:
         self.agreement.record_ended()

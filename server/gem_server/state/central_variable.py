@@ -89,10 +89,16 @@ class CentralVariable:
         self.clock = clock
 
     def apply(
-        self, rule: UpdateRule, state: RuleState, delta: NDArray[np.float32], staleness: int, eta: float
+        self,
+        rule: UpdateRule,
+        state: RuleState,
+        delta: NDArray[np.float32],
+        staleness: int,
+        eta: float,
+        decays: Sequence[float],
     ) -> Statistics:
         """Run the rule, without `advance`. May run on any thread."""
-        return rule.commit(self.parameters, state, delta, staleness, eta)
+        return rule.commit(self.parameters, state, delta, staleness, eta, decays)
 
     def advance(self, buffers: Buffers) -> Version:
         """Advance the clock; set BUFFERs."""

@@ -31,6 +31,7 @@ class Verdict(NamedTuple):
     next_eta: float
     duplicate: bool = False
     relative_speed: float = 0.0
+    progress: float = 0.0
 
 
 @dataclass(slots=True)

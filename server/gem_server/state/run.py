@@ -6,6 +6,15 @@ WAITING (no parameters, or fewer workers than `wanted_workers`) -> TRAINING -> F
 wait for workers that may be gone for good: the first worker that comes back trains. Only if commits are served in a
 strict order does it wait for `min_workers` again, and only until `stop_expecting` ends that. Until then it is also not
 finished by workers that have spent their budgets, because the others may still be on their way.
+
+The progress of a run, which schedules of scripts follow, is in steps of one worker. With w workers, live or finished,
+each commit sets
+
+    progress <- max(progress, min(progress + 1 / w, commits / w))
+
+Thus it is commits / w as long as no worker goes. If one goes for good, the others' steps count on from there, because
+commits / w jumps up. If one comes late or again, progress waits until commits / w has caught up. So a schedule neither
+jumps nor goes back, and a run in which every worker takes S steps ends at S.
 """
 
 import math
@@ -17,6 +26,9 @@ from enum import StrEnum
 from gem_server.errors import Reason, RefusedError
 from gem_server.state.schedule import EtaSchedule
 from gem_server.state.workers import Worker
+
+# So that sums of 1 / w do not fall behind commits / w.
+ROUNDING = 1e-9
 
 
 class RunState(StrEnum):
@@ -60,6 +72,9 @@ class Run:
         self.commits_before = 0  # applied by earlier processes
         self.reserved = 0
         self._left = 0  # of participating workers
+        self.own_eta: float | None = None  # with a recipe: that of the newest commit
+        self.progress = 0.0  # in steps of one worker
+        self._counted = 0  # workers that are live or have finished
         self.started = False
         self._expected = 0  # workers that must come before spent budgets finish the run
         self.finished_because: str | None = None
@@ -80,7 +95,9 @@ class Run:
 
     @property
     def next_eta(self) -> float:
-        """Learning rate of the next delta."""
+        """Learning rate of the next delta; with a recipe, in which workers say it, that of the newest one."""
+        if self.own_eta is not None:
+            return self.own_eta
         return self.schedule.at(self.commits, self.expected_commits)
 
     @property
@@ -127,10 +144,14 @@ class Run:
             )
 
     def count(self, worker: Worker, *, takes_part: bool) -> None:
-        """Include or exclude the worker in the run's length."""
+        """Include or exclude the worker in the run's length; one that has finished stays in its progress."""
         if worker.takes_part != takes_part:
             worker.takes_part = takes_part
             self._left += worker.left if takes_part else -worker.left
+        counts = takes_part or worker.has_finished
+        if worker.counts != counts:
+            worker.counts = counts
+            self._counted += 1 if counts else -1
 
     def check_open(self, worker: Worker) -> None:
         """Raise RUN_FINISHED if the worker cannot commit."""
@@ -166,13 +187,21 @@ class Run:
         """Count a reserved commit."""
         self.release(worker)
         self.commits += 1
+        self._advance(worker)
         if worker.takes_part and worker.left:
             self._left -= 1
         worker.commits += 1
         if worker.limit is not None and worker.commits >= worker.limit:
             worker.done = True
+            self.count(worker, takes_part=worker.takes_part)
         if self.budget.commits and self.commits >= self.budget.commits:
             self.finish(f"{self.commits} commits")
+
+    def _advance(self, worker: Worker) -> None:
+        """Move the progress by an applied commit of this worker."""
+        workers = self._counted + (not worker.counts)  # it may have gone since it sent the commit
+        most = self.progress + (1 + ROUNDING) / workers
+        self.progress = max(self.progress, min(most, self.commits / workers))
 
     def consider_finish(self, live_workers: Iterable[Worker], anyone_done: bool, workers: int) -> None:
         """Finish if a worker is done, every live one is, and no other is expected; `workers` as in `consider_start`."""

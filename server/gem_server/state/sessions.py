@@ -24,6 +24,8 @@ from gem_server.state.workers import Worker, Workers, WorkerState
 # To distinguish expired from unknown.
 REMEMBERED_ENDED_SESSIONS = 4096
 SESSIONS_RETRY_SECONDS = 10.0
+# Of LeaveRequest: the worker has done its part of the run, with a budget or without.
+FINISHED_REASONS = ("done", "finished")
 
 
 class TransportKind(Enum):
@@ -153,6 +155,7 @@ class Sessions:
     on_join: list[Callable[[Session], None]] = field(default_factory=list)
     on_end: list[Callable[[Session], None]] = field(default_factory=list)
     on_displaced: list[Callable[[Session], None]] = field(default_factory=list)
+    on_wire_types: list[Callable[[Session], None]] = field(default_factory=list)
     _joined: int = 0
     _coming_back: dict[str, float] = field(default_factory=dict)  # lost workers' names; until when they are expected
     _restored_until: float | None = None
@@ -196,7 +199,7 @@ class Sessions:
         return session
 
     def join(self, join_info: JoinInfo, now: float) -> Session:
-        """Create a session, or find this id's.
+        """Create a session, or find this id's, which takes the wire types of this Join.
 
         Ends another session of this worker; its id cannot join again. If all sessions are taken, it may end one of
         another worker (see `places`). Raises RefusedError, without changes.
@@ -205,6 +208,7 @@ class Sessions:
         same = self._live.get(join_info.session_id)
         if same is not None:
             self._check_same_worker(same, join_info)
+            self._take_wire_types(same, join_info)
             same.last_call = same.worker.last_call = now
             return same
         why = self._ended.get(join_info.session_id)
@@ -270,8 +274,10 @@ class Sessions:
         for listener in self.on_end:
             listener(session)
 
-    def leave(self, session: Session) -> None:
-        """End a session on request."""
+    def leave(self, session: Session, reason: str = "") -> None:
+        """End a session on request, for this reason."""
+        # Of a finished run nothing changes any more: its last checkpoint stays the newest.
+        session.worker.left_finished = reason in FINISHED_REASONS and self.run.state is not RunState.FINISHED
         self.end(
             session,
             WorkerState.FINISHED if self.run.state_for(session.worker) is RunState.FINISHED else WorkerState.LEFT,
@@ -367,7 +373,9 @@ class Sessions:
         worker.host_id = join_info.host_id
         worker.agent, worker.device = join_info.agent, join_info.device
         worker.host_name, worker.engine = join_info.host_name, join_info.engine
+        worker.wire_types = join_info.delta_wire_type, join_info.parameter_wire_type
         self.run.count(worker, takes_part=False)  # with the old limit
+        worker.left_finished = False
         worker.steps_per_epoch = join_info.steps_per_epoch
         worker.limit = self.run.budget.limit_of(join_info.steps_per_epoch)
         self.run.count(worker, takes_part=True)
@@ -435,6 +443,24 @@ class Sessions:
                 Reason.MALFORMED,
                 "this session id is in use by a worker of another name or layout: make a new random session id",
             )
+
+    def _take_wire_types(self, live: Session, join_info: JoinInfo) -> None:
+        """Use the wire types of a repeated Join for the commits and replies that follow.
+
+        Version, moment, sequence and the snapshot stay: no encoding is kept between two commits but the copy for
+        differences, which begins anew, so that the next reply is whole. A reply that is being sent keeps its encoding.
+        Raises MEMORY, without changes, if there is no room for the copy.
+        """
+        wanted = (join_info.delta_wire_type, join_info.parameter_wire_type)
+        if wanted == (live.join_info.delta_wire_type, live.join_info.parameter_wire_type):
+            return
+        takes_differences, layout = join_info.takes_differences, live.join_info.layout
+        self.memory.promise(live.session_id, layout, takes_differences=takes_differences)
+        live.join_info = replace(live.join_info, delta_wire_type=wanted[0], parameter_wire_type=wanted[1])
+        live.worker.wire_types = wanted
+        live.copy = WorkerCopy(layout.parameter_count) if takes_differences else None
+        for listener in self.on_wire_types:
+            listener(live)
 
     def _by_name(self, name: str) -> Session | None:
         return next((session for session in self._live.values() if session.worker.name == name), None)

@@ -1,6 +1,6 @@
 """A worker's snapshot s_w and rule state. Only the applying task writes them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -34,12 +34,13 @@ class WorkerSnapshot:
         delta: NDArray[np.float32],
         staleness: int,
         eta: float,
+        decays: Sequence[float] = (),
         look: Look | None = None,
     ) -> Statistics:
         """Run the rule, which reads and then writes the snapshot."""
         if look is not None:
             look(central.parameters, self._state, delta, staleness, eta)
-        return central.apply(rule, self._state, delta, staleness, eta)
+        return central.apply(rule, self._state, delta, staleness, eta, decays)
 
     def refresh(self, central: CentralVariable, rule: UpdateRule) -> None:
         """Write a pull's parameters."""

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gem_core import WireType
 from gem_server.telemetry.worker_telemetry import WorkerTelemetry
 
 
@@ -20,7 +21,7 @@ class WorkerState(Enum):
 
 @dataclass(slots=True)
 class Worker:
-    """One worker, by name."""
+    """One worker, by name. `wire_types`: of deltas and parameters, as the newest Join settled them; None before it."""
 
     name: str
     rank: int
@@ -30,6 +31,7 @@ class Worker:
     device: str = ""
     host_name: str = ""
     engine: str = ""
+    wire_types: tuple[WireType, WireType] | None = None
     state: WorkerState = WorkerState.JOINED
     sessions: int = 0
     commits: int = 0
@@ -37,9 +39,16 @@ class Worker:
     steps_per_epoch: int = 0
     limit: int | None = None
     done: bool = False
+    left_finished: bool = False  # of its own accord, without a budget
     takes_part: bool = False  # set by `Run.count`
+    counts: bool = False  # in the run's progress; set by `Run.count`
     last_call: float = 0.0
     telemetry: WorkerTelemetry = field(default_factory=WorkerTelemetry)
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether it has done its part: it has spent its budget, or left and said so."""
+        return self.done or self.left_finished
 
     @property
     def left(self) -> int:

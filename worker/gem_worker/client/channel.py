@@ -26,6 +26,8 @@ _SERVICE = "/gemps.v1.ParameterServerService/"
 
 # Seconds to commit over gRPC after a lane failure.
 LANE_AGAIN_SECONDS = 60.0
+# Hosts of servers on this machine. Tests use other addresses of 127.0.0.0/8 as other machines'.
+THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]")
 PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
@@ -122,6 +124,17 @@ class Calls:
         self._lane_call: LaneCall | None = None
         self._lane_from = 0.0  # time.monotonic() of the next attempt
         self._open()
+
+    def is_same_machine(self, response: session_pb2.JoinResponse) -> bool:
+        """Whether the server that answered Join is on this machine.
+
+        Its address says so, unless something forwards the port from there, or the path of its socket for shared memory
+        exists here.
+        """
+        host, _, port = self._address.rpartition(":")
+        if self._address.startswith("unix:") or (host in THIS_MACHINE and port == str(response.port)):
+            return True
+        return bool(response.shared_memory_socket) and os.path.exists(response.shared_memory_socket)
 
     def use_lane(self, session_id: bytes, response: session_pb2.JoinResponse) -> None:
         """Commit on the server's lane if reachable."""

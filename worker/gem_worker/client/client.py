@@ -9,6 +9,7 @@ from typing import Self
 
 from gem_core.layout import Layout
 from gem_core.payload import PayloadFormat
+from gem_core.recipe import Recipe
 from gem_core.registry import Direction
 from gem_core.selection import Selection
 from gem_core.shards import Shard
@@ -28,6 +29,8 @@ from gem_worker.client.settings import ClientSettings
 from gem_worker.client.shards import SHARD_PATIENCE_SECONDS, Shards, address_of
 
 _FLOAT32 = (WireType.FLOAT32,)
+# Heartbeats, of which the fastest counts: the others met a busy processor.
+ROUND_TRIPS = 3
 
 
 class Client:
@@ -47,6 +50,8 @@ class Client:
         steps_per_epoch: for a budget in epochs; 0: unknown.
         delta_wire_types, parameter_wire_types: best first; the server chooses.
         directions: that the caller computes, and clipping; see `run_settings`.
+        recipe: how the caller translates its script's optimizer. Under a server that lets the first worker decide, all
+            workers need the same one: `run_settings.recipe` is then this one, else None.
         on_event: default: logging.
         clock, sleep: of retries.
     """
@@ -63,6 +68,7 @@ class Client:
         delta_wire_types: Sequence[WireType] = _FLOAT32,
         parameter_wire_types: Sequence[WireType] = _FLOAT32,
         directions: Sequence[Direction] = (),
+        recipe: Recipe | None = None,
         settings: ClientSettings | None = None,
         on_event: EventSink | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -101,6 +107,7 @@ class Client:
                 delta_wire_types=delta_wire_types,
                 parameter_wire_types=parameter_wire_types,
                 directions=directions,
+                recipe=recipe,
                 session_id=session_id,
                 shard=shard,
             )
@@ -178,8 +185,54 @@ class Client:
             self._shards.join_all()
         return membership
 
+    def change_wire_types(self, deltas: WireType, parameters: WireType) -> Membership:
+        """Use other wire types from the next commit on; call this between two commits.
+
+        The session goes on: nothing is pulled, dropped or applied twice, and the worker's moment stays. Only if the
+        session or its server was lost at that moment `version` is None afterwards: then pull(), after initialize() if
+        the result has no parameters.
+
+        Returns:
+            The membership, with the wire types that hold now. An earlier server may keep those before.
+
+        Raises:
+            MisuseError: the version held is unknown, or payloads go through shared memory, which has float32 only.
+            ServerRefusedError: MEMORY, for differences of parameters; nothing has changed.
+            ServerUnavailableError: as join().
+        """
+        self._check_member()
+        session = self._session
+        if session.version is None:
+            raise MisuseError("pull() first: wire types change between two commits")
+        if session.open_shared() is not None:
+            raise MisuseError("payloads go through shared memory, which has float32 only: leave the wire types")
+        self._primary.committer.drop_stream()
+        session.change_wire_types(deltas, parameters)
+        if self._shards is not None:
+            self._shards.change_wire_types(deltas, parameters)
+        self._whole = None
+        return session.membership
+
+    @property
+    def is_server_here(self) -> bool:
+        """Whether the server is on this machine, so that no network limits the exchange."""
+        return self._session.is_server_here
+
+    def round_trip(self) -> float | None:
+        """Seconds that the fastest of a few heartbeats takes; None if the server does not answer one."""
+        self._check_member()
+        found = []
+        for _ in range(ROUND_TRIPS):
+            started = time.perf_counter()
+            if isinstance(self._session.probe(), str):
+                return None
+            found.append(time.perf_counter() - started)
+        return min(found)
+
     def _connect_shard(self, address: str, shard: Shard) -> Connection:
-        return self._connect(address_of(address, self.address), self._session.session_id, shard)
+        connection = self._connect(address_of(address, self.address), self._session.session_id, shard)
+        connection.session.offer(*self._session.offered)
+        return connection
 
     def initialize(self, payload: memoryview, *, adapter: bytes = b"") -> bool:
         """Upload the first parameters: PARAMETERs as float32, BUFFERs. Call pull() next.
@@ -237,6 +290,8 @@ class Client:
         scale: float | None = None,
         local_steps: int = 0,
         buffers: Selection | None = None,
+        eta: float | None = None,
+        decays: Sequence[float] = (),
     ) -> CommitOutcome:
         """Commit a delta (-eta * gradient, in `membership.delta_wire_type`, then BUFFERs) exactly once.
 
@@ -246,6 +301,8 @@ class Client:
         `scale`: factor for the PARAMETERs; products are rounded to float32.
         `buffers`: the BUFFERs that `delta` has: those that changed since they last travelled. The outcome then leaves
         out what this worker has (`CommitOutcome.buffers`). Default: all.
+        `eta`, `decays`: only in a run whose settings have a recipe: the learning rate of its first group now, and the
+        share, at least 0 and below 1, that this commit takes from the parameters of each group; empty: none.
         `in_place`: leave parameters in shared memory: `outcome.parameters` is read-only, valid until the next call.
 
         Raises:
@@ -273,7 +330,15 @@ class Client:
             self._seen = seen = (delta, into, formats, *checked, buffers)
         if self._shards is not None:
             return self._shards.commit_all(
-                seen[3], seen[4], loss, samples, scale=scale, local_steps=local_steps, buffers=buffers
+                seen[3],
+                seen[4],
+                loss,
+                samples,
+                scale=scale,
+                local_steps=local_steps,
+                buffers=buffers,
+                eta=eta,
+                decays=decays,
             )
         return self._primary.committer.commit(
             seen[3],
@@ -284,6 +349,8 @@ class Client:
             scale=scale,
             local_steps=local_steps,
             buffers=buffers,
+            eta=eta,
+            decays=decays,
         )
 
     def report_batches(self, batches: Sequence[int]) -> None:

@@ -10,6 +10,8 @@
 Resending identical bytes is safe (commit.proto).
 """
 
+from collections.abc import Sequence
+
 from gem_core.payload import PayloadFormat
 from gem_core.selection import Selection
 from gem_core.wire_types import WireType
@@ -76,9 +78,13 @@ class Committer:
         local_steps: int = 0,
         commit_id: int = 0,
         buffers: Selection | None = None,
+        eta: float | None = None,
+        decays: Sequence[float] = (),
     ) -> CommitOutcome:
         """See Client.commit; buffers are checked byte views. `commit_id`: with several shards."""
-        described = self._describe(delta, loss, samples, scale, local_steps, commit_id, buffers)
+        described = self._describe(delta, loss, samples, scale, local_steps, commit_id, buffers)._replace(
+            eta=eta, decays=decays
+        )
         outgoing = self._outgoing(described)
         try:
             outcome = self._until_settled(described, outgoing, into, in_place=in_place)

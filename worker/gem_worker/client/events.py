@@ -21,6 +21,8 @@ class EventKind(Enum):
     DELTA_DROPPED = "delta-dropped"
     # Offered shared memory is unusable.
     NOT_SHARED = "not-shared"
+    # Measured exchanges decided about the wire types.
+    WIRE_TYPES = "wire-types"
     # The server missed Leave.
     NOT_LEFT = "not-left"
 

@@ -9,7 +9,9 @@ from typing import NamedTuple, Self
 from gemps.v1 import commit_pb2, layout_pb2, run_pb2, session_pb2, transfer_pb2
 from google.protobuf.descriptor import EnumDescriptor
 
+from gem_core.errors import RecipeError
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
+from gem_core.recipe import Recipe
 from gem_core.selection import Selection
 from gem_core.shards import combined
 from gem_core.wire_types import WireType
@@ -59,7 +61,10 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Settings of the run (run.proto); a budget of 0 means none."""
+    """Settings of the run (run.proto); a budget of 0 means none.
+
+    `recipe`: how the optimizer of the workers' scripts is translated; None: the server's rule and eta alone count.
+    """
 
     rule: str
     rule_settings: Mapping[str, float]
@@ -78,6 +83,7 @@ class RunSettings:
     clip_norm: float = 0.0
     local_rate: float = 1.0
     precondition_local_steps: bool = False
+    recipe: Recipe | None = None
 
     @property
     def worker_step(self) -> WorkerStep:
@@ -87,7 +93,7 @@ class RunSettings:
     @property
     def gradient_handling(self) -> tuple[object, ...]:
         """What a worker does with gradients."""
-        return self.direction, self.clip_norm, self.worker_step
+        return self.direction, self.clip_norm, self.worker_step, self.recipe
 
     @classmethod
     def from_wire(cls, settings: run_pb2.RunSettings) -> Self:
@@ -110,12 +116,17 @@ class RunSettings:
             clip_norm=settings.clip_norm,
             local_rate=settings.local_rate if settings.HasField("local_rate") else 1.0,
             precondition_local_steps=settings.precondition_local_steps,
+            recipe=recipe_of(settings.recipe) if settings.HasField("recipe") else None,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Result of Join. `host_rank` selects the device. `shards`: further servers, as in session.proto."""
+    """Result of Join.
+
+    `host_rank` selects the device. `shards`: further servers, as in session.proto. `progress`: how far the run is, as
+    `Verdict.progress` has it.
+    """
 
     rank: int
     host_rank: int
@@ -128,6 +139,12 @@ class Membership:
     run_state: RunState
     server_version: str
     shards: tuple[str, ...] = ()
+    progress: float = 0.0
+
+    @property
+    def wire_types(self) -> tuple[WireType, WireType]:
+        """Of deltas and parameters."""
+        return self.delta_wire_type, self.parameter_wire_type
 
     @classmethod
     def from_wire(cls, response: session_pb2.JoinResponse) -> Self:
@@ -144,6 +161,7 @@ class Membership:
             run_state=RunState.from_wire(response.run_state),
             server_version=response.server_version,
             shards=tuple(response.shards),
+            progress=response.progress,
         )
 
 
@@ -160,7 +178,11 @@ class CommitStatistics(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Answer to a commit; `duplicate`: stored from an earlier attempt. `pieces`: shards' statistics and elements."""
+    """Answer to a commit.
+
+    `duplicate`: stored from an earlier attempt. `pieces`: shards' statistics and elements. `progress`: how far the run
+    is, in steps of one worker (commit.proto); schedules of learning rates follow it.
+    """
 
     sequence: int
     version: Version
@@ -171,6 +193,7 @@ class Verdict(NamedTuple):
     wire_statistics: commit_pb2.CommitStatistics
     relative_speed: float
     pieces: Sequence[tuple[commit_pb2.CommitStatistics, int]] = ()
+    progress: float = 0.0
 
     @classmethod
     def from_wire(cls, verdict: commit_pb2.Verdict) -> Self:
@@ -184,6 +207,7 @@ class Verdict(NamedTuple):
             verdict.next_eta,
             verdict.statistics,
             verdict.relative_speed,
+            progress=verdict.progress,
         )
 
     @property
@@ -255,6 +279,31 @@ def layout_of(message: layout_pb2.Layout) -> Layout:
         )
         for tensor in message.tensors
     )
+
+
+def recipe_to_wire(recipe: Recipe) -> run_pb2.Recipe:
+    """Encode."""
+    return run_pb2.Recipe(
+        kind=recipe.kind.value,
+        optimizer=recipe.optimizer,
+        groups=[run_pb2.RecipeGroup(settings=dict(group)) for group in recipe.groups],
+        group_of_parameter=recipe.group_of_parameter,
+    )
+
+
+def recipe_of(message: run_pb2.Recipe) -> Recipe:
+    """Decode. Raises ServerMisbehavedError if it is not legal."""
+    try:
+        return Recipe(
+            message.kind,  # type: ignore[arg-type] # checked there
+            message.optimizer,
+            tuple(dict(group.settings) for group in message.groups),
+            tuple(message.group_of_parameter),
+        )
+    except RecipeError as error:
+        raise ServerMisbehavedError(
+            f"the server sent a recipe that is not legal: {error}; update this client"
+        ) from None
 
 
 def to_wire_types(wire_types: Iterable[WireType]) -> list[str]:

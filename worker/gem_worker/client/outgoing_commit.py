@@ -1,6 +1,6 @@
 """All attempts of a commit must send identical bytes (commit.proto)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, Self
 
 from gemps.framing import COMMIT_REQUEST_CHUNK
@@ -19,8 +19,13 @@ from gem_worker.client.shared_memory import SharedMemory
 from gem_worker.client.watchdog import Watched
 
 
+def round_trips(delta_bytes: int) -> int:
+    """Round trips of a commit: a small delta travels with its header, a larger one waits for `proceed` first."""
+    return 1 if delta_bytes <= WHOLE_PAYLOAD_BYTES else 2
+
+
 class Delta(NamedTuple):
-    """A delta to commit. `buffers`: those in its payload; None: all."""
+    """A delta to commit. `buffers`: those in its payload; None: all. `eta`, `decays`: in a run with a recipe."""
 
     sequence: int
     base: Version
@@ -31,6 +36,8 @@ class Delta(NamedTuple):
     local_steps: int
     commit_id: int = 0
     buffers: Selection | None = None
+    eta: float | None = None
+    decays: Sequence[float] = ()
 
 
 class OutgoingCommit(Protocol):
@@ -94,7 +101,7 @@ class ChunkedCommit:
     def __init__(self, session_id: bytes, payload: PayloadFormat, chunk_bytes: int) -> None:
         self.sequence = 0
         self.payload = payload
-        self._is_whole = payload.byte_count <= WHOLE_PAYLOAD_BYTES
+        self._is_whole = round_trips(payload.byte_count) == 1
         self._source = ScaledSplitter(payload, MAX_CHUNK_BYTES if self._is_whole else chunk_bytes)
         self._request = commit_pb2.CommitRequest(header=_header(session_id, payload, payload.wire_type))
         self._header = self._request.header
@@ -157,3 +164,9 @@ def _describe(header: commit_pb2.CommitHeader, delta: Delta) -> None:
         header.ClearField("loss")
     else:
         header.loss = delta.loss
+    if delta.eta is None:
+        header.ClearField("eta")
+    else:
+        header.eta = delta.eta
+    header.ClearField("decays")
+    header.decays.extend(delta.decays)

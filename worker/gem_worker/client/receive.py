@@ -162,8 +162,9 @@ class ParametersReceiver:
             split = self._payload.parameter_bytes
             self.rest = self._into[split : split + self._assembler.payload.rest_bytes]
         if self._differences is not None:
-            is_whole = self._assembler is self._whole
-            settle = self._differences.hold_whole if is_whole else self._differences.add_to_held
+            # Whole parameters may come without all BUFFERs: after a change of wire types.
+            is_difference = self._assembler is self._difference
+            settle = self._differences.add_to_held if is_difference else self._differences.hold_whole
             settle(self._into, self.version)
 
     def _write_chunk(self, handle: transfer_pb2.SharedMemoryHandle) -> None:

@@ -17,6 +17,7 @@ from gemps.v1 import session_pb2
 from gem_core.errors import LayoutError
 from gem_core.layout import Layout
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat, selected_format
+from gem_core.recipe import Recipe
 from gem_core.registry import Direction
 from gem_core.selection import Selection
 from gem_core.shards import Shard
@@ -33,7 +34,15 @@ from gem_worker.client.errors import (
     TornCallError,
 )
 from gem_worker.client.events import ClientEvent, EventKind, EventSink
-from gem_worker.client.messages import Membership, RunState, Version, layout_to_wire, to_wire_types
+from gem_worker.client.messages import (
+    Membership,
+    RunState,
+    Version,
+    layout_to_wire,
+    recipe_of,
+    recipe_to_wire,
+    to_wire_types,
+)
 from gem_worker.client.retry import Patience
 from gem_worker.client.rpc_status import failure
 from gem_worker.client.settings import ClientSettings
@@ -79,7 +88,9 @@ class ClientSession:
         version: what the worker and the server hold, the base of the next commit; None if it is unknown.
         differences: None unless replies are differences.
         last_applied: newest sequence known to be applied.
+        offered: wire types of deltas and of parameters, best first.
         unsettled: after an interrupted commit, `last_applied` may be outdated.
+        is_server_here: whether the newest Join was answered by a server on this machine, without a network between.
     """
 
     def __init__(
@@ -97,6 +108,7 @@ class ClientSession:
         delta_wire_types: Sequence[WireType],
         parameter_wire_types: Sequence[WireType],
         directions: Sequence[Direction],
+        recipe: Recipe | None = None,
         session_id: bytes | None = None,
         shard: Shard | None = None,
     ) -> None:
@@ -107,7 +119,7 @@ class ClientSession:
         self.patience = patience
         self.session_id = session_id if session_id is not None else os.urandom(16)
         self.shard = shard if shard is not None else Shard()
-        self._offered = (tuple(delta_wire_types), tuple(parameter_wire_types))
+        self.offered = (tuple(delta_wire_types), tuple(parameter_wire_types))
         self._request = session_pb2.JoinRequest(
             session_id=self.session_id,
             worker_name=worker_name,
@@ -120,10 +132,12 @@ class ClientSession:
             device=device,
             steps_per_epoch=steps_per_epoch,
             directions=directions,
+            recipe=recipe_to_wire(recipe) if recipe is not None else None,
         )
         self.layout = self.whole_layout = layout
         self.replace_layout(layout)
         self._membership: Membership | None = None
+        self._keeps_wire_types = True
         self._is_member = False
         self.version: Version | None = None
         self.last_applied = 0
@@ -134,6 +148,7 @@ class ClientSession:
         self.differences: Differences | None = None
         self._shared: SharedMemory | None = None
         self._why_not_shared = ""
+        self.is_server_here = False
 
     def replace_layout(self, layout: Layout) -> None:
         """Use `layout` from the next Join on. Raises MisuseError if it is too large."""
@@ -177,9 +192,41 @@ class ClientSession:
         self.patience.succeeded()
         return membership
 
-    def _join(self) -> Membership:
+    def change_wire_types(self, deltas: WireType, parameters: WireType) -> Membership:
+        """Join the live session again, offering these wire types before those offered until now.
+
+        Version, moment and sequence stay, unless the session was lost meanwhile: `version` is None then if the server
+        was restarted. Raises as `join`, and ServerRefusedError at once (MEMORY, nothing has changed).
+        """
+        before = self.offered
+        wanted = ((deltas, *before[0]), (parameters, *before[1]))
+        self.offer(*(tuple(dict.fromkeys(types)) for types in wanted))
+        self._keeps_wire_types = False
+        try:
+            membership = self._join(waits_for_memory=False)
+        except ServerRefusedError:
+            self.offer(*before)
+            raise
+        finally:
+            self._keeps_wire_types = True
+        self.patience.succeeded()
+        return membership
+
+    def offer(self, deltas: tuple[WireType, ...], parameters: tuple[WireType, ...]) -> None:
+        """Offer these wire types, best first, from the next Join on."""
+        self.offered = deltas, parameters
+        self._request.ClearField("delta_wire_types")
+        self._request.ClearField("parameter_wire_types")
+        offered = session_pb2.JoinRequest(
+            delta_wire_types=to_wire_types(deltas), parameter_wire_types=to_wire_types(parameters)
+        )
+        self._request.MergeFrom(offered)
+
+    def _join(self, *, waits_for_memory: bool = True) -> Membership:
         response = self._persist(
-            lambda: self._calls.join(self._request, timeout=self._settings.progress_timeout), bounded=True
+            lambda: self._calls.join(self._request, timeout=self._settings.progress_timeout),
+            bounded=True,
+            raises=() if waits_for_memory else ("MEMORY",),
         )
         membership = Membership.from_wire(response)
         self._check(membership)
@@ -201,6 +248,7 @@ class ClientSession:
         self.next_eta = response.next_eta
         self.run_state = membership.run_state
         self.unsettled = False
+        self.is_server_here = self._calls.is_same_machine(response)
         self._calls.use_lane(self.session_id, response)
         self._share(response.shared_memory_socket)
         return membership
@@ -214,7 +262,11 @@ class ClientSession:
         self.replace_layout(layout)
 
     def _prepare_differences(self, wire_type: WireType) -> None:
-        if wire_type in BLOCKS and (self.differences is None or self.differences.payload.layout is not self.layout):
+        if wire_type not in BLOCKS:
+            self.differences = None
+            return
+        payload = None if self.differences is None else self.differences.payload
+        if payload is None or payload.layout is not self.layout or payload.wire_type is not wire_type:
             self.differences = Differences(PayloadFormat(self.layout, wire_type))
 
     def _layout_of_shard(self) -> Layout:
@@ -357,8 +409,8 @@ class ClientSession:
         if self._is_member:
             self.probe()
 
-    def _persist(self, call: Callable[[], _Response], *, bounded: bool) -> _Response:
-        """Repeat a call until answered or finally refused.
+    def _persist(self, call: Callable[[], _Response], *, bounded: bool, raises: Sequence[str] = ()) -> _Response:
+        """Repeat a call until answered or finally refused; refusals with the reasons `raises` are final.
 
         Does not reset the patience, so that recoveries end.
         """
@@ -369,12 +421,14 @@ class ClientSession:
                 reason = failure(error)
                 if isinstance(reason, TornCallError):
                     self.patience.torn(reason)
+                elif reason.reason in raises:
+                    raise reason from None
                 else:
                     self.patience.wait_as_asked(reason, bounded=bounded)
 
     def _check(self, membership: Membership) -> None:
         chosen = (membership.delta_wire_type, membership.parameter_wire_type)
-        for wire_type, offered in zip(chosen, self._offered, strict=True):
+        for wire_type, offered in zip(chosen, self.offered, strict=True):
             if wire_type not in offered:
                 raise ServerMisbehavedError(f"the server chose {wire_type.name}, which this worker did not offer")
         smallest = max(wire_type.unit_bytes for wire_type in chosen)
@@ -386,10 +440,14 @@ class ClientSession:
         run = membership.run_settings
         if (run.direction != "gradient" or run.clip_norm) and run.direction not in self._request.directions:
             raise ServerMisbehavedError(f"the server chose direction {run.direction}, which this worker did not offer")
+        offered_recipe = recipe_of(self._request.recipe) if self._request.HasField("recipe") else None
+        if run.recipe is not None and run.recipe != offered_recipe:
+            raise ServerMisbehavedError("the server chose another recipe than this worker offered: update it")
         before = self._membership
-        if before is not None and chosen != (before.delta_wire_type, before.parameter_wire_type):
+        if before is not None and self._keeps_wire_types and chosen != before.wire_types:
             raise ServerMisbehavedError("the restarted server chose other wire types than before: restart this worker")
         if before is not None and run.gradient_handling != before.run_settings.gradient_handling:
             raise ServerMisbehavedError(
-                "the restarted server chose another direction, clip_norm or other local steps: restart this worker"
+                "the restarted server chose another direction, clip_norm or recipe, or other local steps: restart this "
+                "worker"
             )

@@ -168,9 +168,12 @@ class ClientSettings(BaseSettings):
 
 
 WIRE_VARIABLES = {"delta_wire": "GEMPS_DELTA_WIRE", "parameter_wire": "GEMPS_PARAMETER_WIRE"}
+NETWORK_VARIABLE = "GEMPS_NETWORK"
+# Of the exchange; a worker's script reads them.
+EXCHANGE_VARIABLES = {**WIRE_VARIABLES, "network": NETWORK_VARIABLE}
 
 
 def variables_for_workers() -> dict[str, str]:
-    """GEMPS_CLIENT_ variables and wire types, for workers elsewhere."""
-    prefix, wires = ClientSettings.model_config["env_prefix"], WIRE_VARIABLES.values()
-    return {name: value for name, value in os.environ.items() if name.startswith(prefix) or name in wires}
+    """GEMPS_CLIENT_ variables, wire types and network, for workers elsewhere."""
+    prefix, of_exchange = ClientSettings.model_config["env_prefix"], EXCHANGE_VARIABLES.values()
+    return {name: value for name, value in os.environ.items() if name.startswith(prefix) or name in of_exchange}

@@ -88,6 +88,25 @@ class Shards:
             one.session.join()
             one.watchdog.start()
 
+    def change_wire_types(self, deltas: WireType, parameters: WireType) -> None:
+        """Follow the primary, whose session has these wire types now.
+
+        The other servers hear of them from the primary, so one may still answer with those before. If one was lost,
+        join anew everywhere: then only a pull may follow.
+        """
+        session = self._primary.session
+        try:
+            for one in self._others:
+                one.committer.drop_stream()
+                while one.session.change_wire_types(deltas, parameters).wire_types != session.membership.wire_types:
+                    self._patience.failed("a shard has not heard of the new wire types yet", report=False)
+                if one.session.version is None:
+                    raise SessionLostError("a shard was restarted")
+        except (ServerUnavailableError, SessionLostError, ServerRefusedError) as error:
+            self._rejoin(str(error))
+        else:
+            self._patience.succeeded()
+
     def initialize(self, payload: memoryview, adapter: bytes) -> bool:
         """Upload the first parameters; return whether they were accepted."""
 
@@ -139,6 +158,8 @@ class Shards:
         scale: float | None,
         local_steps: int,
         buffers: Selection | None,
+        eta: float | None,
+        decays: Sequence[float],
     ) -> CommitOutcome:
         """See Client.commit. If any server's session was lost, join and pull again everywhere."""
         commit_id = int.from_bytes(os.urandom(8), "little") or 1
@@ -154,6 +175,8 @@ class Shards:
                 local_steps=local_steps,
                 commit_id=commit_id,
                 buffers=buffers if session.shard.is_last else None,
+                eta=eta,
+                decays=decays,
             )
 
         for one in self._others:

@@ -26,12 +26,14 @@ model = nn.Sequential(
     nn.Linear(256, 10),
 )
 criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 if CHECKPOINT.exists():
     saved = torch.load(CHECKPOINT)
     model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
 
 best = 0.0
-with ParameterServer(model=model) as ps:
+with ParameterServer(model=model, optimizer=optimizer) as ps:
     torch.manual_seed(1000 * ps.run_settings.seed + ps.rank)
     for epoch in range(10**9):
         for inputs, labels in train_loader:
@@ -49,6 +51,7 @@ with ParameterServer(model=model) as ps:
                 torch.save(
                     {
                         "model": model.state_dict(),
+                        "optimizer": optimizer.state_dict(),
                         "accuracy": accuracy,
                     },
                     CHECKPOINT,

@@ -55,10 +55,13 @@ def main():
     test_loader = DataLoader(test_data, batch_size=360)
 
     model = Net()
-    with ParameterServer(model=model) as ps:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, arguments.epochs)
+    with ParameterServer(model=model, optimizer=optimizer, scheduler=scheduler) as ps:
         torch.manual_seed(1000 * ps.run_settings.seed + ps.rank)
         for epoch in range(10**9):
             train(model, train_loader, ps, epoch)
+            scheduler.step()
     test(model, test_loader)
 
 

@@ -14,8 +14,9 @@ train_images, train_targets = images[:1500], targets[:1500]
 test_images, test_targets = images[1500:], targets[1500:]
 
 model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
-with ParameterServer(model=model) as ps:
+with ParameterServer(model=model, optimizer=optimizer) as ps:
     torch.manual_seed(1000 * ps.run_settings.seed + ps.rank)
     for epoch in range(10**9):
         for numbers in torch.randperm(len(train_images)).split(50):

@@ -96,7 +96,8 @@ export function showFacts(run) {
   const rule = Object.entries(settings.rule_settings ?? {}).sort().map(([name, value]) => `${name} ${Number(value.toPrecision(6))}`);
   const connected = run.workers.filter((one) => ["JOINED", "TRAINING"].some((state) => one.state.endsWith(state)));
   define(byId("facts-list"), [
-    ["Update rule", `${run.rule}${settings.precondition ? ` with ${settings.precondition}` : ""}${settings.direction ? ` of ${settings.direction} directions` : ""}${rule.length ? `: ${rule.join(", ")}` : ""}`, "What the server makes of a worker’s delta, and its settings."],
+    ["Update rule", status.rule.replace(/^rule /, ""), "What the server makes of a worker’s delta, and who decided that."],
+    ["Rule settings", rule.join(", ") || "none", "Numbers of the update rule."],
     ["Learning rate", `${plain(status.next_eta)} now; ${plain(settings.eta)} set, ${word(settings.eta_schedule, "ETA_SCHEDULE_")}`, "Eta of the next gradient, and how it follows the clock."],
     ["Budget", budget(settings.budget, run), "When the run is finished."],
     ["Version", version.clock ? `clock ${count(version.clock)}` : "no parameters yet", "The clock counts applied commits; each makes a version."],

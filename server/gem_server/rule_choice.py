@@ -1,0 +1,222 @@
+"""Who decides the run's rule: the server's settings, or with `--rule auto` its first worker (docs/rules.md).
+
+A server whose rule is named has decided from the start. It takes workers with a recipe and without one, and binds none:
+`RunRecipe.recipe` stays None.
+
+With `--rule auto` the rule is gem, and the Join of the first worker decides the rest:
+
+    it has a recipe             the run's recipe is this one; gem gets the settings that follow from it
+    it computes direction auto  the run has no recipe, and this direction; eta is the direction's default
+    neither                     the run has no recipe, and commits are gradients
+
+    undecided -> decided -> final
+                 <-----        without parameters, the next worker that joins while no other is there decides anew
+
+Options that were given by hand win over what follows from a worker without a recipe, and leave no room for a recipe.
+Later workers have to fit, and are refused otherwise. With the first parameters the decision is final. It is in each
+checkpoint, and a server that resumes the run with `--rule auto` takes it from there; a run without one was begun under
+a named rule, and goes on without a recipe, with gradients. Secondary shards take the primary's decision.
+
+Event loop thread only. The rule object stays the same: it has not begun when its settings change.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from gem_core import RuleError, UpdateRule, create_rule
+from gem_core.recipe import Recipe
+from gem_core.registry import AUTO, Direction
+from gem_server.errors import Reason, RefusedError, StartupError
+from gem_server.settings import ServerSettings
+from gem_server.state.recipe import RunRecipe, read_recipe, recipe_record
+from gem_server.state.run import Run
+from gem_server.state.schedule import EtaSchedule
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a worker says in Join about its commits: its recipe, the directions that it computes, and its client."""
+
+    recipe: Recipe | None
+    directions: Collection[str]
+    agent: str
+
+
+def rule_of(settings: ServerSettings) -> UpdateRule:
+    """The rule that the settings name. Raises StartupError if it cannot be loaded, or has other settings."""
+    try:
+        return create_rule(settings.rule_name, settings.precondition, **settings.settings_of_rule())
+    except RuleError as error:
+        raise StartupError(str(error)) from error
+
+
+class RuleChoice:
+    """The decision, and its effects on the rule, the run's eta and the run's recipe.
+
+    Attributes:
+        rule: the run's rule, which `rule_of` made.
+        direction: what workers make of gradients.
+        on_change: called after each decision that differs from the one before.
+    """
+
+    def __init__(self, settings: ServerSettings, rule: UpdateRule, run: Run, recipe: RunRecipe) -> None:
+        self._settings = settings
+        self.rule = rule
+        self._run = run
+        self._bound = recipe
+        self.direction: Direction = settings.given_direction or "gradient"
+        self.on_change: list[Callable[[], None]] = []
+        recipe.is_bound = not settings.is_auto
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """The run's recipe, if it has one."""
+        return self._bound.recipe
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether workers can commit by it."""
+        return self._bound.is_bound
+
+    @property
+    def rule_name(self) -> str:
+        """The rule, or "auto" until it is decided."""
+        return self.rule.name if self.is_decided else AUTO
+
+    def settle(self, offer: Offer, *, is_first: bool) -> None:
+        """Decide by this worker, if it is the first one, or compare it with the decision.
+
+        Raises RefusedError: RECIPE or DIRECTION, without changes.
+        """
+        recipe = offer.recipe if self._settings.is_auto else None
+        if recipe is not None:
+            self._require_room()
+        if not self._settings.is_auto or (self.is_decided and not is_first):
+            self._check_recipe(recipe)
+            self._check_direction(offer, self.direction)
+            return
+        direction: Direction = self.direction_of(offer) if recipe is None else "gradient"
+        self._check_direction(offer, direction)
+        self._decide(recipe, direction)
+
+    def follow(self, recipe: Recipe | None, direction: str) -> None:
+        """Take the primary's decision. Raises ValueError for a direction that this version does not know."""
+        self._decide(recipe, _direction(direction))
+
+    def direction_of(self, offer: Offer) -> Direction:
+        """The direction of a run whose first worker is this one, which has no recipe."""
+        return self._settings.given_direction or ("auto" if "auto" in offer.directions else "gradient")
+
+    @property
+    def record(self) -> dict[str, Any] | None:
+        """The decision as JSON values, for checkpoints; None under a named rule."""
+        if not (self._settings.is_auto and self.is_decided):
+            return None
+        return {"recipe": recipe_record(self.recipe), "direction": self.direction}
+
+    def restore(self, record: Mapping[str, Any] | None) -> None:
+        """Take the decision of a run that is resumed. Raises KeyError, TypeError or ValueError."""
+        if not self._settings.is_auto:
+            return
+        if record is None:
+            logger.warning(
+                "the checkpoint has no decision of a first worker, as of a run whose rule was named: with --rule auto "
+                "it goes on as %s, with direction %s",
+                self.rule.name,
+                self.direction,
+            )
+            self._decide(None, self.direction)
+            return
+        recipe, direction = read_recipe(record["recipe"]), _direction(record["direction"])
+        self._decide(recipe, direction if recipe is not None else self._settings.given_direction or direction)
+
+    def describe(self) -> str:
+        """What the run does, in one line for people."""
+        recipe = self.recipe
+        if recipe is not None:
+            return f"rule {self.rule.name} by the first worker's {recipe.optimizer} ({_summary(recipe)})"
+        if not self.is_decided:
+            return f"rule {AUTO}: the first worker decides"
+        is_auto = self._settings.is_auto
+        parts = [f"{AUTO}: {self.rule.name}" if is_auto else self.rule.name]
+        if self.rule.precondition != "none":
+            parts.append(f"precondition {self.rule.precondition}")
+        if is_auto or self.direction != "gradient":
+            parts.append(f"direction {self.direction}")
+        return f"rule {', '.join(parts)}, eta {self._run.schedule.eta:g}"
+
+    def _decide(self, recipe: Recipe | None, direction: Direction) -> None:
+        if self.is_decided and (recipe, direction) == (self.recipe, self.direction):
+            return
+        settings = self._settings.settings_of_rule() if recipe is None else recipe.rule_settings()
+        self.rule.change_settings(settings)
+        self._run.schedule = self._schedule(recipe, direction)
+        self.direction = direction
+        self._bound.recipe, self._bound.is_bound = recipe, True
+        for listener in self.on_change:
+            listener()
+
+    def _schedule(self, recipe: Recipe | None, direction: str) -> EtaSchedule:
+        """With a recipe eta stays the first group's rate, and each commit says its own."""
+        usual = self._settings.schedule_of(direction)
+        return usual if recipe is None else EtaSchedule("constant", recipe.groups[0].get("lr", usual.eta))
+
+    def _require_room(self) -> None:
+        given = self._settings.given_instead_of_recipes
+        if given:
+            flags = " and ".join(filter(None, (", ".join(given[:-1]), given[-1])))
+            raise RefusedError(
+                Reason.RECIPE,
+                f"the server was started with {flags}, and this worker's optimizer decides about that: start the "
+                "server without, or name its rule, for example --rule gem, for workers to commit what their optimizer "
+                "moved",
+            )
+
+    def _check_recipe(self, offered: Recipe | None) -> None:
+        own = self.recipe
+        if own is None and offered is None:
+            return
+        if own is None:
+            difference = "the worker has an optimizer, and the run was begun without one"
+            fix = "start all workers with the same optimizer, or all without, or name the server's rule"
+        elif offered is None:
+            difference = f"the worker has no optimizer, and the run has {own.optimizer} of its first worker"
+            fix = "give ParameterServer the same optimizer as there, or name the server's rule, for example --rule gem"
+        else:
+            difference = own.difference(offered)
+            fix = "start all workers with the same optimizer"
+        if difference:
+            raise RefusedError(Reason.RECIPE, f"{difference}: {fix}", metadata={"difference": difference[:1024]})
+
+    def _check_direction(self, offer: Offer, direction: str) -> None:
+        clip_norm = self._settings.clip_norm
+        if (direction != "gradient" or clip_norm) and direction not in offer.directions:
+            fix = "start the server without both"
+            if self._settings.given_direction is None:
+                fix = "start the server with --direction gradient"
+            raise RefusedError(
+                Reason.DIRECTION,
+                f"{offer.agent or 'this worker'} does not announce the run's --direction {direction} with --clip-norm "
+                f"{clip_norm:g}: use ParameterServer of this gemps version, or {fix}",
+            )
+
+
+def _direction(name: object) -> Direction:
+    for known in get_args(Direction):
+        if name == known:
+            return known  # type: ignore[no-any-return]
+    raise ValueError(f"direction {name!r} is unknown")
+
+
+def _summary(recipe: Recipe) -> str:
+    """Such as "rms, lr 0.001 and 2 groups"."""
+    rates = [group["lr"] for group in recipe.groups if "lr" in group]
+    parts = [recipe.kind.value]
+    if rates:
+        parts.append(f"lr {min(rates):g}" + (f" to {max(rates):g}" if min(rates) != max(rates) else ""))
+    groups = f" and {len(recipe.groups)} groups" if len(recipe.groups) > 1 else ""
+    return ", ".join(parts) + groups

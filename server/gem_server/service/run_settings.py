@@ -1,0 +1,38 @@
+"""The run's settings as messages, which change when the first worker decides about the rule."""
+
+from gemps.v1 import run_pb2
+
+from gem_server.rule_choice import RuleChoice
+from gem_server.service import messages
+from gem_server.settings import ServerSettings
+from gem_server.state.run import Run
+
+
+class RunSettingsMessages:
+    """Makes the messages anew after each decision. Event loop thread only.
+
+    Attributes:
+        for_workers: Join's, with the whole recipe.
+        for_people: the status'; its recipe lacks the groups of the PARAMETERs.
+    """
+
+    def __init__(self, settings: ServerSettings, choice: RuleChoice, run: Run) -> None:
+        self._settings = settings
+        self._choice = choice
+        self._run = run
+        self.for_workers = self.for_people = run_pb2.RunSettings()
+        self._make()
+        choice.on_change.append(self._make)
+
+    @property
+    def rule(self) -> str:
+        """What the run does with commits, in one line for people."""
+        return self._choice.describe()
+
+    def _make(self) -> None:
+        recipe = self._choice.recipe
+        self.for_workers = messages.run_settings_to(self._settings, self._choice, self._run.schedule)
+        self.for_people = messages.run_settings_to(self._settings, self._choice, self._run.schedule)
+        if recipe is not None:
+            self.for_workers.recipe.CopyFrom(messages.recipe_to(recipe))
+            self.for_people.recipe.CopyFrom(messages.recipe_to(recipe, with_parameters=False))

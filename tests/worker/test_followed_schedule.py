@@ -1,0 +1,208 @@
+"""Schedules that follow the run: of workers of different speed, of restarted ones, called in every way."""
+
+import copy
+from typing import Any
+
+import pytest
+from gem_worker import ParameterServer, UnsupportedOptimizerError
+from gem_worker.followed_schedule import FollowedSchedule, Position, as_schedulers
+from torch import nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    ConstantLR,
+    CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    LRScheduler,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+)
+
+TOTAL = 40
+
+
+def an_optimizer() -> SGD:
+    return SGD(nn.Linear(2, 1).parameters(), lr=1.0, momentum=0.9)
+
+
+SCHEDULES: dict[str, Any] = {
+    "lambda": lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (1 + step)),
+    "cosine": lambda optimizer: CosineAnnealingLR(optimizer, TOTAL),
+    "warm restarts": lambda optimizer: CosineAnnealingWarmRestarts(optimizer, 7),
+    "one cycle": lambda optimizer: OneCycleLR(optimizer, 0.5, total_steps=TOTAL),
+    "sequential": lambda optimizer: SequentialLR(
+        optimizer, [LinearLR(optimizer, 0.1, total_iters=5), CosineAnnealingLR(optimizer, TOTAL - 5)], [5]
+    ),
+    "sequential one cycle": lambda optimizer: SequentialLR(
+        optimizer, [ConstantLR(optimizer, 0.1, 10), OneCycleLR(optimizer, 0.5, total_steps=TOTAL - 10)], [10]
+    ),
+    "chained": lambda optimizer: ChainedScheduler([ConstantLR(optimizer, 0.1, 10), ExponentialLR(optimizer, 0.9)]),
+}
+
+
+class Run:
+    """Commits of all workers."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.commits = 0
+
+
+class Worker:
+    """A worker's loop: steps, and calls of its scheduler."""
+
+    def __init__(self, run: Run, create: Any) -> None:
+        self.run = run
+        self.progress = run.commits / run.workers
+        self.commits = 0.0
+        self.optimizer = an_optimizer()
+        self.scheduler: LRScheduler = create(self.optimizer)
+        self.followed = FollowedSchedule(self.scheduler, lambda: Position(self.progress, self.commits))
+
+    def step(self) -> None:
+        self.optimizer.step()
+        self.run.commits += 1
+        self.commits += 1
+        self.progress = self.run.commits / self.run.workers
+
+    @property
+    def rate(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
+
+def rates_alone(create: Any, steps: int = TOTAL) -> list[float]:
+    optimizer = an_optimizer()
+    scheduler = create(optimizer)
+    rates = [optimizer.param_groups[0]["lr"]]
+    for _ in range(steps - 1):
+        optimizer.step()
+        scheduler.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+    return rates
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_one_workers_schedule_is_the_scripts(kind: str) -> None:
+    worker = Worker(Run(1), SCHEDULES[kind])
+    found = [worker.rate]
+    for _ in range(TOTAL - 1):
+        worker.step()
+        worker.scheduler.step()
+        found.append(worker.rate)
+    assert found == rates_alone(SCHEDULES[kind])
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_schedules_of_fast_and_slow_workers_stand_where_the_run_does(kind: str) -> None:
+    run, alone = Run(3), rates_alone(SCHEDULES[kind])
+    workers = [Worker(run, SCHEDULES[kind]) for _ in range(3)]
+    turn = [0, 0, 0, 0, 1, 1, 1, 2]  # the slow worker makes an eighth of the steps
+    for number in range(3 * TOTAL - 2):
+        worker = workers[turn[number % len(turn)]]
+        worker.step()
+        worker.scheduler.step()
+        assert worker.rate == alone[min(round(worker.progress), TOTAL - 1)]
+    assert workers[0].commits > TOTAL, "alone, its schedule would have ended"
+
+
+@pytest.mark.parametrize("kind", ["one cycle", "sequential one cycle"])
+def test_one_cycle_does_not_end_with_an_error(kind: str) -> None:
+    worker = Worker(Run(1), SCHEDULES[kind])
+    for _ in range(2 * TOTAL):
+        worker.step()
+        worker.scheduler.step()
+    assert worker.rate == rates_alone(SCHEDULES[kind])[-1]
+
+
+def test_a_scheduler_that_steps_once_an_epoch_counts_epochs_of_the_run() -> None:
+    run = Run(2)
+    fast, slow = (Worker(run, SCHEDULES["cosine"]) for _ in range(2))
+    for _ in range(12):
+        for _ in range(3):
+            fast.step()
+        slow.step()
+        if slow.commits % 3 == 0:
+            slow.scheduler.step()
+    # 48 commits of two workers are 24 of one, and an epoch is 3.
+    assert slow.rate == rates_alone(SCHEDULES["cosine"])[8]
+
+
+def test_steps_that_are_not_committed_yet_count_in_part() -> None:
+    """As with every=4: the position has quarters of commits."""
+    worker = Worker(Run(1), SCHEDULES["cosine"])
+    alone = rates_alone(SCHEDULES["cosine"])
+    for step in range(1, 12):
+        worker.optimizer.step()
+        worker.progress = worker.commits = step / 4
+        worker.scheduler.step()
+        assert worker.rate == alone[step]
+
+
+def test_a_restarted_workers_schedule_catches_up_at_its_first_call() -> None:
+    run = Run(1)
+    run.commits = 17
+    worker = Worker(run, SCHEDULES["sequential"])
+    worker.step()
+    worker.scheduler.step()
+    assert worker.rate == rates_alone(SCHEDULES["sequential"])[18]
+
+
+def test_a_restored_schedule_is_where_the_run_is() -> None:
+    run = Run(1)
+    first = Worker(run, SCHEDULES["cosine"])
+    for _ in range(9):
+        first.step()
+        first.scheduler.step()
+    saved = copy.deepcopy(first.scheduler.state_dict())
+    assert "step" not in saved
+    second = Worker(run, SCHEDULES["cosine"])
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    second.scheduler.load_state_dict(saved)
+    second.step()
+    second.scheduler.step()
+    assert second.rate == pytest.approx(rates_alone(SCHEDULES["cosine"])[10])
+    assert second.scheduler.last_epoch == 10
+
+
+def test_a_schedule_never_goes_back() -> None:
+    worker = Worker(Run(1), SCHEDULES["lambda"])
+    for _ in range(5):
+        worker.step()
+        worker.scheduler.step()
+    worker.progress = 2.0  # of a server that was restarted from a checkpoint
+    worker.scheduler.step()
+    assert worker.rate == 1 / 6
+
+
+def test_after_the_block_a_scheduler_steps_by_itself() -> None:
+    worker = Worker(Run(100), SCHEDULES["lambda"])
+    kind = type(worker.scheduler)
+    assert issubclass(kind, LambdaLR)
+    worker.step()
+    worker.scheduler.step()
+    assert worker.rate == 1.0
+    worker.followed.close()
+    assert type(worker.scheduler) is LambdaLR
+    worker.scheduler.step()
+    assert worker.rate == 0.5
+
+
+def test_setting_the_position_is_refused_with_the_fix() -> None:
+    worker = Worker(Run(1), SCHEDULES["warm restarts"])
+    with pytest.raises(UnsupportedOptimizerError, match=r"ps\.progress"):
+        worker.scheduler.step(1.5)  # type: ignore[arg-type]
+
+
+def test_schedulers_that_do_not_count_steps_are_refused_with_the_reason() -> None:
+    optimizer = an_optimizer()
+    with pytest.raises(UnsupportedOptimizerError, match="losses of one worker"):
+        as_schedulers(ReduceLROnPlateau(optimizer))
+    with pytest.raises(TypeError, match=r"ps\.progress"):
+        as_schedulers([object()])  # type: ignore[list-item]
+    model = nn.Linear(2, 1)
+    with pytest.raises(ValueError, match="pass optimizer="):
+        ParameterServer("localhost:1", model, scheduler=LambdaLR(optimizer, float))

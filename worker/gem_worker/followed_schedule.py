@@ -1,0 +1,104 @@
+"""Learning rate schedules that follow the run instead of this worker's own steps.
+
+A schedule says how far a training is. With several workers that is the run's progress (Verdict.progress: commits over
+workers), not the steps of one of them: a slow worker's schedule would lag behind, and a fast one's would end early. So
+the script still calls `scheduler.step()` as often as it did, and the scheduler moves as far as the run has.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, OneCycleLR, ReduceLROnPlateau, SequentialLR
+
+from gem_worker.errors import UnsupportedOptimizerError
+
+Schedulers = LRScheduler | Sequence[LRScheduler]
+
+
+class Position(NamedTuple):
+    """Where the run and this worker are.
+
+    Attributes:
+        progress: of the run, in commits of one worker, with what this worker has not committed yet.
+        commits: of this worker in this process, likewise.
+    """
+
+    progress: float
+    commits: float
+
+
+class FollowedSchedule:
+    """A scheduler whose `step` follows the run until `close`.
+
+    After k calls of the script since joining, in c commits of this worker, it stands at round(progress k / c) steps,
+    counted from the start of its schedule. So it does not matter whether the script calls it at each step, at each
+    epoch or twice a step, and the scheduler of a worker that was restarted catches up at its first call. It never goes
+    back. Its class is replaced, not its attributes, which are its `state_dict`.
+    """
+
+    def __init__(self, scheduler: LRScheduler, position: Callable[[], Position]) -> None:
+        self._scheduler = scheduler
+        self._position = position
+        self._calls = 0
+        self._limit = _last_step(scheduler)
+        self._class = type(scheduler)
+
+        def step(_: LRScheduler, epoch: float | None = None) -> None:
+            self._step(epoch)
+
+        followed = type(self._class.__name__, (self._class,), {"step": step, "__module__": self._class.__module__})
+        scheduler.__class__ = followed
+
+    def close(self) -> None:
+        """Give the scheduler its own `step` back."""
+        self._scheduler.__class__ = self._class
+
+    def _step(self, epoch: float | None) -> None:
+        if epoch is not None:
+            raise UnsupportedOptimizerError(
+                f"{self._class.__name__}.step({epoch}) sets the schedule's position, which follows the run: call "
+                "step() without an argument, or leave scheduler= out and compute the position from ps.progress"
+            )
+        self._calls += 1
+        progress, commits = self._position()
+        target = int(min(round(progress * self._calls / (commits or 1)), self._limit))
+        for _ in range(target - _steps_of(self._scheduler)):
+            self._class.step(self._scheduler)
+
+
+def as_schedulers(schedulers: Schedulers | None) -> tuple[LRScheduler, ...]:
+    """Check the argument `scheduler`.
+
+    Raises:
+        TypeError: not a torch.optim.lr_scheduler.LRScheduler, or a list of them.
+        UnsupportedOptimizerError: a scheduler that does not depend on the number of steps alone.
+    """
+    found = () if schedulers is None else (schedulers,) if isinstance(schedulers, LRScheduler) else tuple(schedulers)
+    for one in found:
+        if isinstance(one, ReduceLROnPlateau):
+            raise UnsupportedOptimizerError(
+                "ReduceLROnPlateau follows the losses of one worker, not the run's progress: step it without passing it"
+            )
+        if not isinstance(one, LRScheduler):
+            raise TypeError(
+                f"scheduler is a {type(one).__name__}; pass a torch.optim.lr_scheduler.LRScheduler or a list of them. "
+                "Set the learning rate of others from ps.progress"
+            )
+    return found
+
+
+def _steps_of(scheduler: LRScheduler) -> int:
+    """How far a schedule is; ChainedScheduler does not count itself."""
+    if isinstance(scheduler, ChainedScheduler):
+        return _steps_of(scheduler._schedulers[0])
+    return int(scheduler.last_epoch)
+
+
+def _last_step(scheduler: LRScheduler) -> float:
+    """The last step that a schedule has: OneCycleLR raises an error behind it."""
+    if isinstance(scheduler, OneCycleLR):
+        return scheduler.total_steps - 1
+    nested: Sequence[LRScheduler] = getattr(scheduler, "_schedulers", ())
+    if isinstance(scheduler, SequentialLR):
+        return scheduler._milestones[-1] + _last_step(nested[-1]) if nested else float("inf")
+    return min(map(_last_step, nested), default=float("inf"))

@@ -1,0 +1,237 @@
+"""From a script's optimizer to the recipe of the run: what its class and parameter groups ask for (docs/rules.md).
+
+`_TRANSLATIONS` is the one table: which classes are translated, to what, and with which factor of their learning rate.
+An optimizer that it does not have, or that uses an option without a translation, keeps its own steps ("movement").
+Classes count, not their subclasses: a subclass may override `step`.
+
+A translation leaves momentum to the server's rule gem, which does its work (with its own momentum 0.9) under staleness.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Muon, NAdam, Optimizer, RAdam
+
+from gem_core.layout import TensorKind
+from gem_core.recipe import MAX_GROUPS, Recipe, RecipeKind
+from gem_worker.gradient_transform import BETA2, EPSILON
+from gem_worker.hidden_matrices import has_trained_embedding, hidden_matrices
+from gem_worker.model_tensors import ModelTensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Translation:
+    """What an optimizer's class becomes.
+
+    Attributes:
+        kind: what a commit is made of.
+        factor: what one commit's rate is of the optimizer's (for SGD, of its rate over 1 - momentum). One third is one
+            worker's mean pi, 3.1, under gem with momentum 0.9; it holds for 1 to 32 workers, because pi falls by itself
+            (about 1 600 simulated runs, docs/rules.md). Orthogonalised steps take the whole rate (docs/default.md).
+    """
+
+    kind: RecipeKind
+    factor: float
+
+
+_A_THIRD = 1 / 3
+_ADAM = _Translation(RecipeKind.RMS, _A_THIRD)
+# Adam's family on a model with an embedding and hidden matrices: orthogonalising these is worth more than all else.
+_ADAM_WITH_EMBEDDING = _Translation(RecipeKind.SPECTRAL, 1.0)
+_TRANSLATIONS: Mapping[type[Optimizer], _Translation] = {
+    Adam: _ADAM,
+    AdamW: _ADAM,
+    NAdam: _ADAM,
+    RAdam: _ADAM,
+    Muon: _Translation(RecipeKind.SPECTRAL, _A_THIRD),
+    SGD: _Translation(RecipeKind.GRADIENT, _A_THIRD),
+}
+_ADAMS = (Adam, AdamW, NAdam, RAdam)
+# Options, by parameter group, that change what a class does in a way that has no translation.
+_UNTRANSLATED = ("amsgrad", "maximize", "differentiable")
+# How Muon's rate depends on a matrix's shape; None is the first. A recipe has the index.
+_ADJUSTMENTS = ("original", "match_rms_adamw", "spectral_unclamped")
+# The recipe's group of parameters that no group of the optimizer has: no worker trains them.
+_UNTRAINED = {"lr": 0.0}
+# Root mean square of AdamW's steps in units of its rate, to which "match_rms_adamw" scales Muon's (arXiv 2502.16982).
+_ADAM_RMS = 0.2
+_WORDS = {1.0: "its rate", 2 / 3: "two thirds of its rate", 0.5: "half of its rate", _A_THIRD: "a third of its rate"}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A recipe, and why.
+
+    Attributes:
+        recipe: what the worker offers to the run.
+        reason: why the optimizer keeps its own steps, such as "AdamW with amsgrad"; empty if it is translated.
+    """
+
+    recipe: Recipe
+    reason: str
+
+    def describe(self, named_rule: str | None) -> str:
+        """What the script gets, in one line. `named_rule`: the server's, if it follows no recipe."""
+        recipe = self.recipe
+        if named_rule is not None:
+            name = self.reason or recipe.optimizer
+            return f"{name}: its own steps are committed, under {named_rule}, which the server names (docs/rules.md)"
+        if recipe.kind is RecipeKind.MOVEMENT:
+            return f"{self.reason}: its own steps are committed, under gem with a signed gap (docs/rules.md)"
+        first = recipe.groups[0]
+        what = {
+            RecipeKind.GRADIENT: "gradients",
+            RecipeKind.RMS: "RMS-scaled gradients",
+            RecipeKind.SPECTRAL: "orthogonalised, RMS-scaled gradients",
+        }[recipe.kind]
+        rate = _in_words(rate_factor(recipe.kind, first["factor"], first))
+        return f"{recipe.optimizer}: {what} at {rate}, under gem (docs/rules.md)"
+
+
+def choose_recipe(
+    optimizer: Optimizer, model: nn.Module, tensors: Sequence[ModelTensor], *, every: int | str
+) -> Choice:
+    """Derive the recipe of `optimizer`.
+
+    Args:
+        optimizer: of the script; it trains parameters of `model`.
+        model: of the script.
+        tensors: of the model, in layout order.
+        every: optimizer steps between two commits; a translation commits each.
+    """
+    parameters = [one for one in tensors if one.spec.kind is TensorKind.PARAMETER]
+    groups = optimizer.param_groups
+    reason = _reason_for_movement(optimizer, model, every)
+    if reason:
+        kind = RecipeKind.MOVEMENT
+        numbers = [{"lr": _first_rate(group)} for group in groups][:MAX_GROUPS]
+    else:
+        translation = _translation_of(optimizer, tensors)
+        kind = translation.kind
+        numbers = [_numbers_of(optimizer, group, translation.factor) for group in groups]
+    group_of = {id(one): number for number, group in enumerate(groups) for one in group["params"]}
+    places = [group_of.get(id(one.tensor), len(groups)) for one in parameters]
+    if len(groups) in places and not reason:
+        numbers.append(dict(_UNTRAINED))
+    last = len(numbers) - 1
+    recipe = Recipe(kind, type(optimizer).__name__, tuple(numbers), tuple(min(place, last) for place in places))
+    return Choice(recipe, reason)
+
+
+def keep_first_rates(optimizer: Optimizer) -> None:
+    """Keep each group's first learning rate where schedulers do, and so in `optimizer.state_dict()`.
+
+    A script that sets the rate by hand, and is started again from its saved optimizer, then has the recipe that it had.
+    """
+    for group in optimizer.param_groups:
+        rate = group.get("lr")
+        if rate is not None:
+            group.setdefault("initial_lr", rate.clone() if isinstance(rate, Tensor) else rate)
+
+
+def rate_factor(kind: RecipeKind, factor: float, group: Mapping[str, Any]) -> float:
+    """What a commit's rate is of the learning rate, in a recipe with this `factor`.
+
+    `group`: of the optimizer or its recipe. SGD with momentum m moves 1 / (1 - m) times as far as SGD without.
+    """
+    if kind is RecipeKind.GRADIENT:
+        return factor * (1 - number_of(group["dampening"])) / (1 - number_of(group["momentum"]))
+    return factor
+
+
+def decays_coupled(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
+    """Whether weight_decay is added to the gradient (SGD, Adam), and not taken from the parameters (AdamW, Muon)."""
+    return not isinstance(optimizer, Muon) and not group.get("decoupled_weight_decay", False)
+
+
+def orthogonalised(optimizer: Optimizer, trained: Sequence[Tensor], hidden: Sequence[int]) -> dict[int, float]:
+    """The tensors that a spectral recipe orthogonalises, with the factor of each one's rate.
+
+    Args:
+        optimizer: of the script.
+        trained: all PARAMETERs, in layout order.
+        hidden: which of them are hidden matrices.
+
+    Returns:
+        The factors by number in `trained`: for Adam's family 1; Muon's own rate depends on the shape.
+    """
+    if not isinstance(optimizer, Muon):
+        return dict.fromkeys(hidden, 1.0)
+    adjust = {id(one): group["adjust_lr_fn"] for group in optimizer.param_groups for one in group["params"]}
+    return {
+        number: _muon_factor(adjust[id(one)] or _ADJUSTMENTS[0], *one.shape)
+        for number, one in enumerate(trained)
+        if id(one) in adjust
+    }
+
+
+def number_of(value: Any) -> float:
+    """A setting as a number; 0 for None, as the learning rate of an optimizer that finds its own is."""
+    return 0.0 if value is None else float(value)
+
+
+def _reason_for_movement(optimizer: Optimizer, model: nn.Module, every: int | str) -> str:
+    name, kind = type(optimizer).__name__, type(optimizer)
+    if every != 1:
+        return f"{name} with every={every!r}"
+    if kind not in _TRANSLATIONS:
+        return name
+    groups = optimizer.param_groups
+    for option in _UNTRANSLATED:
+        if any(group.get(option) for group in groups):
+            return f"{name} with {option}"
+    if kind is SGD and any(not number_of(group["momentum"]) < 1 for group in groups):
+        return f"{name} with a momentum of 1 or more"
+    if kind is Muon and any(group["adjust_lr_fn"] not in (None, *_ADJUSTMENTS) for group in groups):
+        return f"{name} with an unknown adjust_lr_fn"
+    known = {id(one) for one in model.parameters()}
+    if any(id(one) not in known for group in groups for one in group["params"]):
+        return f"{name} with parameters outside the model"
+    if len(groups) >= MAX_GROUPS:
+        return f"{name} with {len(groups)} parameter groups"
+    return ""
+
+
+def _translation_of(optimizer: Optimizer, tensors: Sequence[ModelTensor]) -> _Translation:
+    if type(optimizer) in _ADAMS and has_trained_embedding(tensors) and hidden_matrices(tensors):
+        return _ADAM_WITH_EMBEDDING
+    return _TRANSLATIONS[type(optimizer)]
+
+
+def _numbers_of(optimizer: Optimizer, group: Mapping[str, Any], factor: float) -> dict[str, float]:
+    """What all workers must have in common, as it was before the first step."""
+    numbers = {"lr": _first_rate(group), "weight_decay": number_of(group["weight_decay"]), "factor": factor}
+    if isinstance(optimizer, SGD):
+        # OneCycleLR and CyclicLR move the momentum, and leave its first value here.
+        momentum = group.get("max_momentum", group["momentum"])
+        return numbers | {"momentum": number_of(momentum), "dampening": number_of(group["dampening"])}
+    if isinstance(optimizer, Muon):
+        adjust = _ADJUSTMENTS.index(group["adjust_lr_fn"] or _ADJUSTMENTS[0])
+        return numbers | {"beta2": BETA2, "epsilon": EPSILON, "adjust_lr_fn": float(adjust)}
+    return numbers | {
+        "beta2": number_of(group["betas"][1]),
+        "epsilon": number_of(group["eps"]),
+        "decoupled_weight_decay": float(not decays_coupled(optimizer, group)),
+    }
+
+
+def _first_rate(group: Mapping[str, Any]) -> float:
+    """The learning rate before the first step, where a scheduler keeps it."""
+    return number_of(group.get("initial_lr", group.get("lr")))
+
+
+def _muon_factor(adjust: str, rows: int, columns: int) -> float:
+    """Muon's rate for a matrix, over the rate of AdamW whose steps are as large."""
+    of_muon = {
+        "original": math.sqrt(max(1, rows / columns)),
+        "match_rms_adamw": _ADAM_RMS * math.sqrt(max(rows, columns)),
+        "spectral_unclamped": math.sqrt(rows / columns),
+    }[adjust]
+    return of_muon / (_ADAM_RMS * math.sqrt(max(rows, columns)))
+
+
+def _in_words(factor: float) -> str:
+    return _WORDS.get(factor, f"{factor:.3g} times its rate")
