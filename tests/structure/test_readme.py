@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gem_cli.commands.known import KNOWN
 from gem_cli.options import flag
+from gem_simulator.settings import SimulationSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -81,6 +82,7 @@ def test_settings_of_the_readme_exist_and_have_these_defaults() -> None:
     fields = {
         flag(name): field.get_default(call_default_factory=True, validated_data={})
         for settings in KNOWN
+        if settings is not SimulationSettings  # which names its rule
         for name, field in settings.model_fields.items()
     }
     shown = dict(readme_settings())
