@@ -45,7 +45,7 @@ test: $(INSTALLED) $(HELM)/.installed
 # What `make test` leaves out, too: hours. What a test needs must be there, or the test is skipped (CONTRIBUTING.md has a
 # table). ARGS="-m containers" runs those of one mark, and GEMPS_TEST_FULL=1 all in their full form.
 test-all: $(INSTALLED) $(HELM)/.installed $(PEERS)/.installed $(ENGINES)/.installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group sinks --group fuzz
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group sinks --group fuzz --group pretrained
 	-cd tests/web && npm ci --ignore-scripts --no-audit --no-fund
 	PATH="$(abspath $(ENGINES)/bin):$(abspath $(BIN)):$$PATH" PYTHONPATH=$(CURDIR) \
 	    $(ENGINES)/bin/python -m pytest -m engines $(ARGS) tests/engines
