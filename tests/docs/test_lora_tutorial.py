@@ -26,7 +26,7 @@ def test_the_adapter_of_the_lora_tutorial_is_trained_by_two_workers_and_loads(tm
     assert set(blocks) == {"base.py", "worker.py", "use.py"}
     for name, text in blocks.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    train = ("train", "--workers", "2", "--steps", "60", "--rule", "auto")
+    train = ("train", "--workers", "2", "--steps", "60")
     train += ("--run-dir", "runs/lora", "--sinks", "none")
     command = [str(Path(sys.executable).with_name("gemps")), *train, "--", "python", "worker.py"]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}

