@@ -16,6 +16,8 @@ RUN = (
     "import os, runpy, sys; os.chdir(sys.argv[1]); sys.path.insert(0, os.path.dirname(sys.argv[2])); "
     "runpy.run_path(sys.argv[2], run_name='__main__')"
 )
+# For a script, in seconds, on a machine whose cores are busy with other tests.
+TRAINING_PATIENCE = 600.0
 PRETRAINED = "peft_lora.py", "transformers_trainer.py"
 
 
@@ -45,7 +47,7 @@ def held_out(script: Process) -> float:
 
 
 def all_held_out(script: Process) -> list[float]:
-    assert script.wait() == 0, script.output
+    assert script.wait(TRAINING_PATIENCE) == 0, script.output
     return [float(loss) for loss in re.findall(r"held-out loss ([\d.]+)", script.output)]
 
 

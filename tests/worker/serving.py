@@ -103,8 +103,8 @@ class Process:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
-    def wait(self) -> int:
-        return self._process.wait(PATIENCE)
+    def wait(self, patience: float = PATIENCE) -> int:
+        return self._process.wait(patience)
 
     def interrupt(self) -> None:
         self._process.send_signal(signal.SIGINT)
