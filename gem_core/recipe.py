@@ -46,6 +46,19 @@ _RULE_SETTINGS: Mapping[RecipeKind, Mapping[str, float]] = {
 }
 
 
+_KINDS_IN_WORDS: Mapping[RecipeKind, str] = {
+    RecipeKind.GRADIENT: "gradients",
+    RecipeKind.RMS: "RMS-scaled gradients",
+    RecipeKind.SPECTRAL: "orthogonalised, RMS-scaled gradients",
+}
+_RATES_IN_WORDS = {
+    1.0: "its rate",
+    2 / 3: "two thirds of its rate",
+    0.5: "half of its rate",
+    1 / 3: "a third of its rate",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """How a script's optimizer is translated.
@@ -102,6 +115,16 @@ class Recipe:
         """The settings of rule `gem` in a run with this recipe; those not named have their defaults."""
         return _RULE_SETTINGS.get(self.kind, MappingProxyType({}))
 
+    def in_words(self) -> str:
+        """What a commit is made of, for people: such as "RMS-scaled gradients at a third of its rate"."""
+        if self.kind is RecipeKind.MOVEMENT:
+            return "its own steps"
+        first = self.groups[0]
+        factor, momentum = first.get("factor", 1.0), first.get("momentum", 0.0)
+        if self.kind is RecipeKind.GRADIENT and momentum != 1:
+            factor = of_gradients(factor, momentum, first.get("dampening", 0.0))
+        return f"{_KINDS_IN_WORDS[self.kind]} at {_RATES_IN_WORDS.get(factor, f'{factor:.3g} times its rate')}"
+
     def difference(self, other: Recipe) -> str:
         """The first difference of `other`, a worker's recipe, from this one, the run's; empty if they are equal.
 
@@ -117,6 +140,11 @@ class Recipe:
             if found := _difference_of_groups(theirs, ours):
                 return f"group {number}: {found}"
         return _difference_of_parameters(other.group_of_parameter, self.group_of_parameter)
+
+
+def of_gradients(factor: float, momentum: float, dampening: float) -> float:
+    """What a commit's rate is of SGD's learning rate: SGD with momentum m moves 1 / (1 - m) times as far as without."""
+    return factor * (1 - dampening) / (1 - momentum)
 
 
 def check_decays(decays: tuple[float, ...], groups: int) -> None:

@@ -213,9 +213,9 @@ def _direction(name: object) -> Direction:
 
 
 def _summary(recipe: Recipe) -> str:
-    """Such as "rms, lr 0.001 and 2 groups"."""
+    """Such as "RMS-scaled gradients at a third of its rate, lr 0.001 and 2 groups"."""
     rates = [group["lr"] for group in recipe.groups if "lr" in group]
-    parts = [recipe.kind.value]
+    parts = [recipe.in_words()]
     if rates:
         parts.append(f"lr {min(rates):g}" + (f" to {max(rates):g}" if min(rates) != max(rates) else ""))
     groups = f" and {len(recipe.groups)} groups" if len(recipe.groups) > 1 else ""

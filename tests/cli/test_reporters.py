@@ -69,7 +69,7 @@ def test_the_rule_that_the_first_worker_has_decided_is_told_once_the_run_trains(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     reporter = PlainReporter()
-    decided = "rule gem by the first worker's AdamW (rms, lr 0.001)"
+    decided = "rule gem by the first worker's AdamW (RMS-scaled gradients at a third of its rate, lr 0.001)"
     reporter.status(waiting(1) | {"rule": "rule auto: the first worker decides"})
     for commits in (1, 2):
         reporter.status(starting(commits) | {"rule": decided})

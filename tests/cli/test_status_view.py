@@ -59,8 +59,14 @@ def test_the_rule_is_shown_with_its_preconditioner_and_the_direction() -> None:
 
 def test_the_rule_is_told_in_the_words_of_the_server_and_shortly_by_whose_optimizer() -> None:
     of_run = {**STATUS["settings"], "recipe": {"kind": "rms", "optimizer": "AdamW", "groups": []}}
-    seen = changed(settings=of_run, rule="rule gem by the first worker's AdamW (rms, lr 0.001 and 2 groups)")
-    assert ("rule", "gem by the first worker's AdamW (rms, lr 0.001 and 2 groups)") in status_view.facts(seen)
+    seen = changed(
+        settings=of_run,
+        rule="rule gem by the first worker's AdamW (gradients at its rate, lr 0.001 and 2 groups)",
+    )
+    assert (
+        "rule",
+        "gem by the first worker's AdamW (gradients at its rate, lr 0.001 and 2 groups)",
+    ) in status_view.facts(seen)
     assert status_view.rule_name(of_run) == "gem by AdamW"
 
 

@@ -25,6 +25,23 @@ def with_group(**changed: float) -> Recipe:
 
 
 @pytest.mark.parametrize(
+    ("kind", "settings", "words"),
+    [
+        (RecipeKind.RMS, {"factor": 1 / 3}, "RMS-scaled gradients at a third of its rate"),
+        (RecipeKind.SPECTRAL, {"factor": 1.0}, "orthogonalised, RMS-scaled gradients at its rate"),
+        (RecipeKind.GRADIENT, {"factor": 1 / 3, "momentum": 0.9}, "gradients at 3.33 times its rate"),
+        (RecipeKind.GRADIENT, {"factor": 1 / 3, "momentum": 0.5, "dampening": 0.5}, "gradients at a third of its rate"),
+        (RecipeKind.GRADIENT, {"factor": 1.0, "momentum": 1.0}, "gradients at its rate"),  # no client of ours sends it
+        (RecipeKind.MOVEMENT, {}, "its own steps"),
+    ],
+)
+def test_a_recipe_says_in_words_what_a_commit_is_made_of(
+    kind: RecipeKind, settings: Mapping[str, float], words: str
+) -> None:
+    assert Recipe(kind, "Any", ({"lr": 0.1, **settings},), ()).in_words() == words
+
+
+@pytest.mark.parametrize(
     ("other", "difference"),
     [
         (replace(ADAMW, optimizer="Adam"), "the optimizer is Adam, the run has AdamW"),

@@ -60,7 +60,9 @@ async def test_the_first_workers_recipe_becomes_the_runs(serve: Serve) -> None:
     }
     assert (await serving.worker().join(recipe=own)).settings == settings
     status = await serving.status()
-    assert status.rule == "rule gem by the first worker's AdamW (rms, lr 0.001 and 2 groups)"
+    assert (
+        status.rule == "rule gem by the first worker's AdamW (RMS-scaled gradients at its rate, lr 0.001 and 2 groups)"
+    )
     assert status.settings.recipe.groups == own.groups
     assert not status.settings.recipe.group_of_parameter
 

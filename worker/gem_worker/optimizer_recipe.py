@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Muon, NAdam, Optimizer, RAdam
 
 from gem_core.layout import TensorKind
-from gem_core.recipe import MAX_GROUPS, Recipe, RecipeKind
+from gem_core.recipe import MAX_GROUPS, Recipe, RecipeKind, of_gradients
 from gem_worker.gradient_transform import BETA2, EPSILON
 from gem_worker.hidden_matrices import has_trained_embedding, hidden_matrices
 from gem_worker.model_tensors import ModelTensor
@@ -58,7 +58,6 @@ _ADJUSTMENTS = ("original", "match_rms_adamw", "spectral_unclamped")
 _UNTRAINED = {"lr": 0.0}
 # Root mean square of AdamW's steps in units of its rate, to which "match_rms_adamw" scales Muon's (arXiv 2502.16982).
 _ADAM_RMS = 0.2
-_WORDS = {1.0: "its rate", 2 / 3: "two thirds of its rate", 0.5: "half of its rate", _A_THIRD: "a third of its rate"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +80,7 @@ class Choice:
             return f"{name}: its own steps are committed, under {named_rule}, which the server names (docs/rules.md)"
         if recipe.kind is RecipeKind.MOVEMENT:
             return f"{self.reason}: its own steps are committed, under gem with a signed gap (docs/rules.md)"
-        first = recipe.groups[0]
-        what = {
-            RecipeKind.GRADIENT: "gradients",
-            RecipeKind.RMS: "RMS-scaled gradients",
-            RecipeKind.SPECTRAL: "orthogonalised, RMS-scaled gradients",
-        }[recipe.kind]
-        rate = _in_words(rate_factor(recipe.kind, first["factor"], first))
-        return f"{recipe.optimizer}: {what} at {rate}, under gem (docs/rules.md)"
+        return f"{recipe.optimizer}: {recipe.in_words()}, under gem (docs/rules.md)"
 
 
 def choose_recipe(
@@ -138,7 +130,7 @@ def rate_factor(kind: RecipeKind, factor: float, group: Mapping[str, Any]) -> fl
     `group`: of the optimizer or its recipe. SGD with momentum m moves 1 / (1 - m) times as far as SGD without.
     """
     if kind is RecipeKind.GRADIENT:
-        return factor * (1 - number_of(group["dampening"])) / (1 - number_of(group["momentum"]))
+        return of_gradients(factor, number_of(group["momentum"]), number_of(group["dampening"]))
     return factor
 
 
@@ -231,7 +223,3 @@ def _muon_factor(adjust: str, rows: int, columns: int) -> float:
         "spectral_unclamped": math.sqrt(rows / columns),
     }[adjust]
     return of_muon / (_ADAM_RMS * math.sqrt(max(rows, columns)))
-
-
-def _in_words(factor: float) -> str:
-    return _WORDS.get(factor, f"{factor:.3g} times its rate")
