@@ -67,12 +67,14 @@ async def test_the_first_workers_recipe_becomes_the_runs(serve: Serve) -> None:
     assert not status.settings.recipe.group_of_parameter
 
 
-@pytest.mark.parametrize("kind", ["gradient", "spectral"])
-async def test_gem_keeps_its_numbers_for_translated_optimizers(serve: Serve, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "words"), [("gradient", "gradients"), ("spectral", "orthogonalised, RMS-scaled gradients")]
+)
+async def test_gem_keeps_its_numbers_for_translated_optimizers(serve: Serve, kind: str, words: str) -> None:
     serving = await auto(serve)
     settings = (await serving.worker().join(recipe=recipe(kind, "SGD"))).settings
     assert settings.rule_settings["momentum"] == 0.9
-    assert await rule_of(serving) == f"rule gem by the first worker's SGD ({kind}, lr 0.001)"
+    assert await rule_of(serving) == f"rule gem by the first worker's SGD ({words} at its rate, lr 0.001)"
 
 
 async def test_movement_of_an_optimizer_gets_its_own_numbers_before_the_first_commit(serve: Serve) -> None:
