@@ -164,6 +164,7 @@ def stage(name: str, seed: int) -> Iterator[Run]:
             for method, rate in ((_AHEAD_OF_ALL, 0.004), ("auto", 0.002)):
                 yield from defaults(TEXT, {method: (rate,)}, TEXT_CELLS[:2], seed)
         case "etas":
+            yield from defaults(TEXT, {_AHEAD_OF_ALL: (0.002,)}, TEXT_CELLS[3:], seed)
             yield from defaults(TEXT, {"auto": (0.0007, 0.006), _AHEAD_OF_ALL: (0.0013, 0.012)}, TEXT_CELLS[1:2], seed)
         case "digits":
             yield from defaults(
