@@ -16,7 +16,7 @@ last line that a script prints is a JSON object with its held-out `loss` or its 
 script only by the lines that make it a worker: it has the same arguments.
 
 A script runs alone with S and n S steps, alone with S steps and an n-fold batch at its own learning rate (what
-synchronous data parallelism computes), and as n workers with S steps each at a server with no option but its rule.
+synchronous data parallelism computes), and as n workers with S steps each at a server with its defaults.
 Gain: the share of what n times the data bring alone that the workers reach,
 (alone S - workers) / (alone S - alone n S). The same with one worker in place of the script alone compares equal
 optimizers, because a server may well be better than the script's own. A run that the output already has is not
@@ -42,7 +42,6 @@ from typing import Any
 
 from benchmarks.served import serve
 
-FLAGS = ("--rule=auto",)
 ALONE, SYNCHRONOUS, WORKERS = "alone", "synchronous", "workers"
 POLL_SECONDS = 0.1
 
@@ -115,7 +114,7 @@ def cases_of(workers: Sequence[int]) -> list[Case]:
     ]
 
 
-def measure(script: Script, case: Case, seed: int, flags: Sequence[str] = FLAGS) -> dict[str, float]:
+def measure(script: Script, case: Case, seed: int) -> dict[str, float]:
     """Run a case: the result that the script prints, and the seconds that it takes.
 
     Of several workers, the result is that of the one that ends last: its model has every commit of the run.
@@ -132,7 +131,7 @@ def measure(script: Script, case: Case, seed: int, flags: Sequence[str] = FLAGS)
         else:
             command = script.command(script.port, seed, case.growth // case.workers, 1)
             data = f"--data-dir={folder / 'data'}"
-            with serve(folder, *flags, f"--min-workers={case.workers}", data) as served:
+            with serve(folder, f"--min-workers={case.workers}", data) as served:
                 environment = {"GEMPS_SERVER": served.address, "GEMPS_WORKERS": str(case.workers)}
                 result = run_all(script, [command] * case.workers, environment, folder)
         return {"result": result, "seconds": time.monotonic() - began}
@@ -175,35 +174,37 @@ def _stripped_lines(file: Path) -> list[str]:
     return [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
-def gain(short: float | None, long: float | None, found: float | None) -> str:
-    """How much of the way from `short` to `long` is found; "" where one is missing."""
-    if short is None or long is None or found is None:
+Runs = Mapping[str, Mapping[str, float]]
+
+
+def mean_of(runs: Runs) -> str:
+    """Over all seeds that have run."""
+    return f"{statistics.mean(run['result'] for run in runs.values()):.4g}" if runs else ""
+
+
+def gain(short: Runs, long: Runs, found: Runs) -> str:
+    """How much of the way from `short` to `long` is found, in the mean of the seeds that all have; "" without any."""
+    seeds = set(short) & set(long) & set(found)
+    if not seeds:
         return ""
-    return f"{(short - found) / (short - long):.2f}"
+    first, last, reached = (statistics.mean(runs[seed]["result"] for seed in seeds) for runs in (short, long, found))
+    return f"{(first - reached) / (first - last):.2f}"
 
 
-def row(script: Script, results: Mapping[str, Any], workers: int) -> list[str]:
-    """Means over the seeds that every case of the row has which has run at all."""
-    cases = {
-        "short": Case(ALONE, 1, 1),
-        "long": Case(ALONE, 1, workers),
-        "synchronous": Case(SYNCHRONOUS, workers, workers),
-        "one": Case(WORKERS, 1, 1),
-        "one_long": Case(WORKERS, 1, workers),
-        "many": Case(WORKERS, workers, workers),
-    }
-    found = {name: results[str(case)] for name, case in cases.items() if results.get(str(case))}
-    seeds = set.intersection(*(set(runs) for runs in found.values())) if found else set()
-    means: dict[str, float | None] = dict.fromkeys(cases)
-    if seeds:
-        means |= {name: statistics.mean(runs[seed]["result"] for seed in seeds) for name, runs in found.items()}
-    shown = ["" if value is None else f"{value:.4g}" for value in means.values()]
-    gains = (
-        gain(means["short"], means["long"], means["synchronous"]),
-        gain(means["short"], means["long"], means["many"]),
-        gain(means["one"], means["one_long"], means["many"]),
+def row(script: Script, results: Mapping[str, Runs], workers: int) -> list[str]:
+    """A line of the table."""
+    cases = (
+        Case(ALONE, 1, 1),
+        Case(ALONE, 1, workers),
+        Case(SYNCHRONOUS, workers, workers),
+        Case(WORKERS, 1, 1),
+        Case(WORKERS, 1, workers),
+        Case(WORKERS, workers, workers),
     )
-    return [script.name, str(script.changed_lines), str(workers), str(len(seeds)), *shown, *gains]
+    found = [results.get(str(case), {}) for case in cases]
+    short, long, synchronous, one, one_long, many = found
+    gains = gain(short, long, synchronous), gain(short, long, many), gain(one, one_long, many)
+    return [script.name, str(script.changed_lines), str(workers), str(len(many)), *map(mean_of, found), *gains]
 
 
 COLUMNS = (

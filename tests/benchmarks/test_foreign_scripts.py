@@ -93,4 +93,4 @@ def test_the_table_has_the_share_of_the_gain_that_the_workers_reach(folder: Path
         "linear": {str(case): {seed: {"result": one} for seed, one in runs.items()} for case, runs in found.items()}
     }
     row = table(read_scripts(folder), results, [3]).splitlines()[2]
-    assert row == "| linear | 3 | 3 | 1 | 2.5 | 1 | 1.5 |  |  | 1.25 | 0.67 | 0.83 |  |"
+    assert row == "| linear | 3 | 3 | 1 | 2 | 1 | 1.5 |  |  | 1.25 | 0.67 | 0.83 |  |"
