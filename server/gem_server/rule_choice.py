@@ -103,6 +103,16 @@ class RuleChoice:
         self._check_direction(offer, direction)
         self._decide(recipe, direction)
 
+    @property
+    def decision(self) -> tuple[Recipe | None, Direction] | None:
+        """What was decided, for `return_to`; None: nothing yet."""
+        return (self.recipe, self.direction) if self.is_decided else None
+
+    def return_to(self, decision: tuple[Recipe | None, Direction] | None) -> None:
+        """Undo `settle`, whose worker was refused after it. Where nothing was decided before, the next worker decides."""
+        if decision is not None:
+            self._decide(*decision)
+
     def follow(self, recipe: Recipe | None, direction: str) -> None:
         """Take the primary's decision. Raises ValueError for a direction that this version does not know."""
         self._decide(recipe, _direction(direction))

@@ -209,6 +209,22 @@ async def test_a_first_worker_that_comes_again_with_another_optimizer_decides_an
     assert (settings.direction, settings.HasField("recipe")) == ("auto", False)
 
 
+async def test_a_refused_process_of_the_first_workers_name_leaves_the_decision_to_the_one_that_trains(
+    serve: Serve,
+) -> None:
+    serving = await auto(serve)
+    older, newer = (serving.worker(name="only", recipe=recipe()) for _ in range(2))
+    await older.join()
+    await newer.join()
+    await refused(older.join(recipe=recipe("movement", "LAMB")), "SUPERSEDED")
+    status = await serving.status()
+    assert (status.settings.recipe.kind, status.settings.rule_settings["momentum"]) == ("rms", 0.9)
+    await newer.initialize()
+    await newer.pull()
+    await newer.commit(newer.delta(1), eta=0.01)
+    assert (await serving.worker(recipe=recipe()).join()).settings.recipe == recipe()
+
+
 async def test_with_parameters_the_decision_stays_though_all_have_left(serve: Serve) -> None:
     serving = await auto(serve)
     worker = await serving.joined(recipe=recipe())

@@ -103,10 +103,12 @@ class MembershipHandler:
         self._contexts.gate.check_shards()
         asked = replace(asked, origin=origin)
         offer = _offer(request, asked, recipe)
+        decision = self._choice.decision
         try:
             self._choice.settle(offer, is_first=self._is_first(asked.worker_name))
             session = self._sessions.join(asked, self._clock())
         except RefusedError as refusal:
+            self._choice.return_to(decision)  # a live session of this worker's name goes on by it
             if refusal.retry_after is None:  # permanent
                 name = asked.worker_name
                 self._contexts.peer_log.refuse(name, f"worker {name} may not join from {address}: {refusal}")
