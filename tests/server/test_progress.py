@@ -56,6 +56,15 @@ def test_a_worker_that_leaves_counts_on_if_it_has_done_its_part(reason: str, pro
     assert commit(registry, second, times=2)[-1] == pytest.approx(progress)
 
 
+def test_a_worker_that_leaves_without_a_commit_has_done_no_part_of_the_run() -> None:
+    registry = Registry()
+    trains, looks = registry.join(1), registry.join(2)
+    registry.sessions.leave(looks, "done")
+    assert commit(registry, trains, times=3) == pytest.approx([1, 2, 3])
+    after = restarted(registry)
+    assert commit(after, after.join(10, trains.worker.name)) == pytest.approx([4])
+
+
 def test_the_progress_does_not_jump_when_a_worker_goes_and_its_share_is_not_missed() -> None:
     registry = Registry(run(Budget(steps=10)))
     workers = [registry.join(number) for number in range(3)]
@@ -99,11 +108,13 @@ def test_the_progress_is_kept_over_a_restart_and_workers_that_are_on_their_way_c
     before = Registry(run(Budget(steps=100)))
     workers = [before.join(number) for number in range(4)]
     commit(before, *workers, times=9)
-    before.sessions.leave(before.join(9), "done")
+    done = before.join(9)
+    commit(before, done)
+    before.sessions.leave(done, "done")
     after = restarted(before)
     assert after.run.progress == before.run.progress == 9
     first = after.join(10, "worker-0")
-    # Three workers are still expected, and the one that was done counts on: 37 / 5 is less than 9.
+    # Three workers are still expected, and the one that was done counts on: 38 / 5 is less than 9.
     assert commit(after, first) == [9]
     after.sessions.expire(0.0)
     after.now = after.timeout

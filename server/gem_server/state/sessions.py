@@ -277,7 +277,10 @@ class Sessions:
     def leave(self, session: Session, reason: str = "") -> None:
         """End a session on request, for this reason."""
         # Of a finished run nothing changes any more: its last checkpoint stays the newest.
-        session.worker.left_finished = reason in FINISHED_REASONS and self.run.state is not RunState.FINISHED
+        # A worker without commits has done no part of it: it has looked at the model, or found no data.
+        worker = session.worker
+        has_done_its_part = reason in FINISHED_REASONS and worker.commits > 0
+        worker.left_finished = has_done_its_part and self.run.state is not RunState.FINISHED
         self.end(
             session,
             WorkerState.FINISHED if self.run.state_for(session.worker) is RunState.FINISHED else WorkerState.LEFT,
