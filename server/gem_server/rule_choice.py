@@ -109,7 +109,7 @@ class RuleChoice:
         return (self.recipe, self.direction) if self.is_decided else None
 
     def return_to(self, decision: tuple[Recipe | None, Direction] | None) -> None:
-        """Undo `settle`, whose worker was refused after it. Where nothing was decided before, the next worker decides."""
+        """Undo `settle`, whose worker was refused after it; None changes nothing: the next worker decides anew."""
         if decision is not None:
             self._decide(*decision)
 

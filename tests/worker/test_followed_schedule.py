@@ -1,6 +1,7 @@
 """Schedules that follow the run: of workers of different speed, of restarted ones, called in every way."""
 
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -189,6 +190,22 @@ def test_after_the_block_a_scheduler_steps_by_itself() -> None:
     assert type(worker.scheduler) is LambdaLR
     worker.scheduler.step()
     assert worker.rate == 0.5
+
+
+@pytest.mark.parametrize("save", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copied", "saved"])
+def test_a_copy_made_in_the_block_has_its_own_steps_and_leaves_the_original(save: Any) -> None:
+    """As of a script that draws its schedule, or saves the whole scheduler."""
+    scheduler = CosineAnnealingLR(an_optimizer(), TOTAL)
+    followed = FollowedSchedule(scheduler, lambda: Position(3, 1))
+    scheduler.step()
+    assert scheduler.last_epoch == 3
+    other = save(scheduler)
+    other.step()
+    assert (type(other), other.last_epoch, scheduler.last_epoch) == (CosineAnnealingLR, 4, 3)
+    assert other.optimizer is not scheduler.optimizer
+    scheduler.step()
+    assert scheduler.last_epoch == 6
+    followed.close()
 
 
 def test_setting_the_position_is_refused_with_the_fix() -> None:

@@ -6,7 +6,7 @@ the script still calls `scheduler.step()` as often as it did, and the scheduler 
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, OneCycleLR, ReduceLROnPlateau, SequentialLR
 
@@ -46,8 +46,16 @@ class FollowedSchedule:
         def step(_: LRScheduler, epoch: float | None = None) -> None:
             self._step(epoch)
 
-        followed = type(self._class.__name__, (self._class,), {"step": step, "__module__": self._class.__module__})
-        scheduler.__class__ = followed
+        def reduce(scheduler: LRScheduler, _: SupportsIndex) -> Any:
+            """Have copies, saved ones too, be of the class itself: they follow nothing, and have its own `step`."""
+            followed, scheduler.__class__ = scheduler.__class__, self._class
+            try:
+                return scheduler.__reduce_ex__(1)  # from 2 on pickle insists on the object's present class
+            finally:
+                scheduler.__class__ = followed
+
+        members = {"step": step, "__reduce_ex__": reduce, "__module__": self._class.__module__}
+        scheduler.__class__ = type(self._class.__name__, (self._class,), members)
 
     def close(self) -> None:
         """Give the scheduler its own `step` back."""
