@@ -132,6 +132,21 @@ def test_a_scheduler_that_steps_once_an_epoch_counts_epochs_of_the_run() -> None
     assert slow.rate == rates_alone(SCHEDULES["cosine"])[8]
 
 
+@pytest.mark.parametrize("steps", [1, 4], ids=["each step", "each epoch"])
+def test_a_loop_that_calls_its_scheduler_first_is_where_the_run_is_also_when_it_starts_again(steps: int) -> None:
+    """Old scripts call it at the begin of an epoch; a restarted worker has no step then, from which a share follows."""
+    run = Run(1)
+    first, again = (Worker(run, SCHEDULES["cosine"]) for _ in range(2))
+    found = []
+    for worker in [first] * 5 + [again] * 3:
+        worker.progress = run.commits
+        worker.scheduler.step()
+        found.append(worker.scheduler.last_epoch)
+        for _ in range(steps):
+            worker.step()
+    assert found == [1, 2, 3, 4, 5, 0, 6, 7]
+
+
 def test_steps_that_are_not_committed_yet_count_in_part() -> None:
     """As with every=4: the position has quarters of commits."""
     worker = Worker(Run(1), SCHEDULES["cosine"])

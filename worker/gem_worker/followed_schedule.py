@@ -30,16 +30,19 @@ class Position(NamedTuple):
 class FollowedSchedule:
     """A scheduler whose `step` follows the run until `close`.
 
-    After k calls of the script since joining, in c commits of this worker, it stands at round(progress k / c) steps,
-    counted from the start of its schedule. So it does not matter whether the script calls it at each step, at each
-    epoch or twice a step, and the scheduler of a worker that was restarted catches up at its first call. It never goes
-    back. Its class is replaced, not its attributes, which are its `state_dict`.
+    After k calls of the script since this worker's first step, in c commits of this worker, it stands at
+    round(progress k / c) steps, counted from the start of its schedule. So it does not matter whether the script calls
+    it at each step, at each epoch or twice a step, and the scheduler of a worker that was restarted catches up at its
+    first call. It never goes back. Its class is replaced, not its attributes, which are its `state_dict`.
+
+    Calls before the worker's first step do not tell how many calls a commit has. In a new run they move the schedule
+    ahead, as they would alone; in a run that has begun they wait for the first step.
     """
 
     def __init__(self, scheduler: LRScheduler, position: Callable[[], Position]) -> None:
         self._scheduler = scheduler
         self._position = position
-        self._calls = 0
+        self._calls = self._ahead = 0
         self._limit = _last_step(scheduler)
         self._class = type(scheduler)
 
@@ -67,9 +70,13 @@ class FollowedSchedule:
                 f"{self._class.__name__}.step({epoch}) sets the schedule's position, which follows the run: call "
                 "step() without an argument, or leave scheduler= out and compute the position from ps.progress"
             )
-        self._calls += 1
         progress, commits = self._position()
-        target = int(min(round(progress * self._calls / (commits or 1)), self._limit))
+        if commits:
+            self._calls += 1
+        elif not progress:
+            self._ahead += 1
+        followed = round(progress * self._calls / commits) if commits else 0
+        target = int(min(self._ahead + followed, self._limit))
         for _ in range(target - _steps_of(self._scheduler)):
             self._class.step(self._scheduler)
 
