@@ -15,6 +15,7 @@ from gem_worker import (
     RunFinishedError,
     ServerRefusedError,
     StepReport,
+    UnsupportedOptimizerError,
 )
 from torch import Tensor, nn
 from torch.optim import SGD, Adadelta, AdamW, Muon, Optimizer
@@ -107,6 +108,32 @@ def test_a_commit_is_the_translated_delta_and_takes_each_groups_decay(
         assert ps.recipe_text == "AdamW: RMS-scaled gradients at a third of its rate, under gem (docs/rules.md)"
         assert ps.run_settings.rule == "gem"
         assert ps.progress == 1
+
+
+def test_groups_keep_their_rates_where_the_first_ones_is_next_to_nothing() -> None:
+    model = make("perceptron")
+    first, *others = model.parameters()
+    optimizer = SGD([{"params": [first], "lr": 1e-42}, {"params": others}], lr=0.1)
+    with serve() as server, connect(server, model, optimizer) as ps:
+        before = parameters_of(model)
+        backward(model)
+        gradients = [one.grad.clone() for one in model.parameters() if one.grad is not None]
+        assert ps.step().applied
+        for old, gradient, new in zip(before[1:], gradients[1:], parameters_of(model)[1:], strict=True):
+            torch.testing.assert_close(new, old - 0.1 / 3 * gradient)
+
+
+@pytest.mark.parametrize("kind", [AdamW, Adadelta], ids=["translated", "own steps"])
+def test_a_learning_rate_below_0_is_refused_with_the_fix(kind: type[Optimizer]) -> None:
+    model = make("perceptron")
+    optimizer = kind(model.parameters(), lr=0.01)  # type: ignore[call-arg]
+    schedule = LambdaLR(optimizer, lambda step: 1 - step / 2)
+    fix = pytest.raises(UnsupportedOptimizerError, match=r"learning rate is -0\.005: .* max\(0, ")
+    with serve() as server, fix, connect(server, model, optimizer, scheduler=schedule) as ps:
+        for _ in range(4):
+            train(ps, 1)
+            schedule.step()
+    assert ps.applied_steps == 3
 
 
 def test_a_function_that_zeroes_before_it_steps_gets_the_worker_in_place_of_its_optimizer() -> None:

@@ -38,6 +38,7 @@ from gem_worker.errors import (
     DivergedError,
     IgnoredEndError,
     UnsupportedModelError,
+    UnsupportedOptimizerError,
 )
 from gem_worker.flat_model import FlatModel
 from gem_worker.followed_schedule import FollowedSchedule, Position, Schedulers, as_schedulers
@@ -607,6 +608,12 @@ class ParameterServer:
         local_steps: int,
         decays: Sequence[float] = (),
     ) -> StepReport:
+        has_recipe = self.run_settings.recipe is not None
+        if has_recipe and eta < 0:
+            raise UnsupportedOptimizerError(
+                f"the learning rate is {eta:g}: a schedule has gone on behind its end. Let it stay at 0 there, for "
+                "example LambdaLR(optimizer, lambda step: max(0, 1 - step / 1000)), or end the run there (--steps 1000)"
+            )
         started = time.perf_counter()
         self._exchanges += 1
         verdict, applied, loss = None, False, staged.loss
@@ -620,7 +627,7 @@ class ParameterServer:
                 scale=staged.scale,
                 local_steps=local_steps,
                 buffers=transfer.buffers,
-                eta=None if self.run_settings.recipe is None else eta,
+                eta=eta if has_recipe else None,
                 decays=decays,
             )
         except RunFinishedError:

@@ -206,7 +206,7 @@ class TranslatedOptimizer:
         rates = [self._rate_of(number, group) for number, group in enumerate(groups)]
         shares = [number_of(group["weight_decay"]) for group in groups]
         coupled = [decays_coupled(self._optimizer, group) for group in groups]
-        scale = rates[0] or 1.0
+        scale = max(map(abs, rates)) or 1.0  # float32 has room for the others' shares of the largest
         now = [
             GroupNow(rate / scale, share if is_coupled else 0.0)
             for rate, share, is_coupled in zip(rates, shares, coupled, strict=True)
