@@ -184,6 +184,21 @@ def test_a_restored_schedule_is_where_the_run_is() -> None:
     assert second.scheduler.last_epoch == 10
 
 
+def test_a_schedule_that_is_restored_within_an_epoch_stands_where_the_runs_epochs_do() -> None:
+    """The rest of an epoch is shorter than an epoch, so the first call must not tell how long epochs are."""
+    run = Run(1)
+    first, again = (Worker(run, SCHEDULES["cosine"]) for _ in range(2))
+    found = []
+    for worker, steps in ((first, 20), (first, 20), (first, 20), (again, 2), (again, 20), (again, 20)):
+        if worker is again and not again.commits:
+            again.scheduler.load_state_dict(copy.deepcopy(first.scheduler.state_dict()))
+        for _ in range(steps):
+            worker.step()
+        worker.scheduler.step()
+        found.append(worker.scheduler.last_epoch)
+    assert found == [1, 2, 3, 4, 4, 5]
+
+
 def test_a_schedule_never_goes_back() -> None:
     worker = Worker(Run(1), SCHEDULES["lambda"])
     for _ in range(5):

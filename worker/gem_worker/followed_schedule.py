@@ -37,12 +37,16 @@ class FollowedSchedule:
 
     Calls before the worker's first step do not tell how many calls a commit has. In a new run they move the schedule
     ahead, as they would alone; in a run that has begun they wait for the first step.
+
+    A script that restores its schedule may go on in the middle of an epoch, so its first call may come after any number
+    of steps, and tells nothing either: the schedule moves at most one step, and calls and commits count from there.
     """
 
     def __init__(self, scheduler: LRScheduler, position: Callable[[], Position]) -> None:
         self._scheduler = scheduler
         self._position = position
         self._calls = self._ahead = 0
+        self._origin = 0, 0.0  # calls and commits from which both are counted
         self._limit = _last_step(scheduler)
         self._class = type(scheduler)
 
@@ -71,14 +75,23 @@ class FollowedSchedule:
                 "step() without an argument, or leave scheduler= out and compute the position from ps.progress"
             )
         progress, commits = self._position()
+        stands = _steps_of(self._scheduler)
         if commits:
             self._calls += 1
         elif not progress:
             self._ahead += 1
-        followed = round(progress * self._calls / commits) if commits else 0
-        target = int(min(self._ahead + followed, self._limit))
-        for _ in range(target - _steps_of(self._scheduler)):
+        is_restored = self._calls == 1 and self._origin[0] == 0 and stands > self._ahead
+        target = int(min(self._ahead + self._followed(progress, commits), self._limit))
+        if is_restored:
+            self._origin = 1, commits
+            target = min(target, stands + 1)
+        for _ in range(target - stands):
             self._class.step(self._scheduler)
+
+    def _followed(self, progress: float, commits: float) -> int:
+        """Where the run is, in calls of the script; 0 as long as no commit says how many calls it has."""
+        calls, since = self._calls - self._origin[0], commits - self._origin[1]
+        return round(progress * calls / since) if since else 0
 
 
 def as_schedulers(schedulers: Schedulers | None) -> tuple[LRScheduler, ...]:
