@@ -199,6 +199,51 @@ def test_a_schedule_that_is_restored_within_an_epoch_stands_where_the_runs_epoch
     assert found == [1, 2, 3, 4, 4, 5]
 
 
+class WarmedUp(LRScheduler):
+    """As of other packages: after 3 steps another scheduler has the rate, and this one counts no longer."""
+
+    def __init__(self, optimizer: SGD) -> None:
+        self.after = ExponentialLR(optimizer, 0.5)
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[Any]:
+        return [rate * self.last_epoch / 3 for rate in self.base_lrs]
+
+    def step(self, epoch: int | None = None) -> None:
+        if self.last_epoch < 3:
+            super().step(epoch)
+        else:
+            self.after.step()
+
+
+class Uncounted(LRScheduler):
+    """It overrides `step`, and leaves last_epoch at -1."""
+
+    def __init__(self, optimizer: SGD) -> None:
+        self.steps = -1
+        super().__init__(optimizer)
+
+    def step(self, epoch: int | None = None) -> None:
+        self.steps += 1
+        self.optimizer.param_groups[0]["lr"] = 1 / (1 + self.steps)
+
+
+@pytest.mark.parametrize("kind", [WarmedUp, Uncounted])
+def test_schedulers_that_do_not_count_all_their_steps_move_once_a_step_too(kind: type[Any]) -> None:
+    worker = Worker(Run(1), kind)
+    found = [worker.rate]
+    for _ in range(9):
+        worker.step()
+        worker.scheduler.step()
+        found.append(worker.rate)
+    assert found == rates_alone(kind, 10)
+
+
+def test_a_scheduler_that_is_named_twice_is_followed_once() -> None:
+    scheduler = SCHEDULES["cosine"](an_optimizer())
+    assert as_schedulers([scheduler, scheduler]) == (scheduler,)
+
+
 def test_a_schedule_never_goes_back() -> None:
     worker = Worker(Run(1), SCHEDULES["lambda"])
     for _ in range(5):

@@ -46,6 +46,7 @@ class FollowedSchedule:
         self._scheduler = scheduler
         self._position = position
         self._calls = self._ahead = 0
+        self._uncounted = 0  # steps that the scheduler itself does not count
         self._origin = 0, 0.0  # calls and commits from which both are counted
         self._limit = _last_step(scheduler)
         self._class = type(scheduler)
@@ -75,7 +76,7 @@ class FollowedSchedule:
                 "step() without an argument, or leave scheduler= out and compute the position from ps.progress"
             )
         progress, commits = self._position()
-        stands = _steps_of(self._scheduler)
+        stands = _steps_of(self._scheduler) + self._uncounted
         if commits:
             self._calls += 1
         elif not progress:
@@ -86,7 +87,9 @@ class FollowedSchedule:
             self._origin = 1, commits
             target = min(target, stands + 1)
         for _ in range(target - stands):
+            before = _steps_of(self._scheduler)
             self._class.step(self._scheduler)
+            self._uncounted += 1 - (_steps_of(self._scheduler) - before)
 
     def _followed(self, progress: float, commits: float) -> int:
         """Where the run is, in calls of the script; 0 as long as no commit says how many calls it has."""
@@ -101,7 +104,8 @@ def as_schedulers(schedulers: Schedulers | None) -> tuple[LRScheduler, ...]:
         TypeError: not a torch.optim.lr_scheduler.LRScheduler, or a list of them.
         UnsupportedOptimizerError: a scheduler that does not depend on the number of steps alone.
     """
-    found = () if schedulers is None else (schedulers,) if isinstance(schedulers, LRScheduler) else tuple(schedulers)
+    given = () if schedulers is None else (schedulers,) if isinstance(schedulers, LRScheduler) else schedulers
+    found = tuple({id(one): one for one in given}.values())  # each once
     for one in found:
         if isinstance(one, ReduceLROnPlateau):
             raise UnsupportedOptimizerError(
@@ -116,10 +120,10 @@ def as_schedulers(schedulers: Schedulers | None) -> tuple[LRScheduler, ...]:
 
 
 def _steps_of(scheduler: LRScheduler) -> int:
-    """How far a schedule is; ChainedScheduler does not count itself."""
+    """How far a schedule is; ChainedScheduler does not count itself, and a subclass may begin at -1."""
     if isinstance(scheduler, ChainedScheduler):
         return _steps_of(scheduler._schedulers[0])
-    return int(scheduler.last_epoch)
+    return max(0, int(scheduler.last_epoch))
 
 
 def _last_step(scheduler: LRScheduler) -> float:
