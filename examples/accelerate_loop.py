@@ -1,7 +1,7 @@
 """A loop with Accelerate as a worker. Without GEMPS_SERVER it trains alone.
 
 python examples/accelerate_loop.py
-gemps train --workers 2 --rule downpour --commits 250 -- python examples/accelerate_loop.py
+gemps train --workers 2 --commits 1000 -- python examples/accelerate_loop.py
 """
 
 import contextlib
@@ -15,7 +15,6 @@ from gemps import ParameterServer
 from torch import nn
 from torch.utils.data import DataLoader
 
-EVERY = 4  # optimizer steps between exchanges
 index = int(os.environ.get("GEMPS_WORKER_INDEX", 0))
 
 text = torch.frombuffer(bytearray("".join(topics.values()), "ascii", "replace"), dtype=torch.uint8).long()
@@ -31,7 +30,7 @@ model, optimizer, loader = accelerator.prepare(
 )
 
 joins = "GEMPS_SERVER" in os.environ
-steps = samples = 0
+samples = 0
 # Accelerate's optimizer wraps the one that the worker needs.
 with ParameterServer(model=model, optimizer=optimizer.optimizer) if joins else contextlib.nullcontext() as ps:
     for batch in itertools.islice(loader, 2000):
@@ -42,10 +41,9 @@ with ParameterServer(model=model, optimizer=optimizer.optimizer) if joins else c
                 accelerator.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-        steps += accelerator.sync_gradients
         samples += len(batch)
-        if ps is not None and accelerator.sync_gradients and steps % EVERY == 0:
-            ps.exchange(loss, samples)  # ends the block when the server's budget is spent
+        if ps is not None and accelerator.sync_gradients:
+            ps.exchange(loss, samples)  # commits the optimizer's step; ends the block when the server's budget is spent
             samples = 0
 
 with torch.no_grad():

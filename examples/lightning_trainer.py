@@ -1,7 +1,7 @@
 """A Lightning Trainer as a worker. Without GEMPS_SERVER it trains alone.
 
 python examples/lightning_trainer.py
-gemps train --workers 2 --rule downpour --commits 250 -- python examples/lightning_trainer.py
+gemps train --workers 2 --commits 1000 -- python examples/lightning_trainer.py
 """
 
 import logging
@@ -47,7 +47,7 @@ trainer = lightning.Trainer(
     logger=False,
     enable_checkpointing=False,
     enable_progress_bar=False,
-    callbacks=[GempsCallback(every=4)] if "GEMPS_SERVER" in os.environ else [],
+    callbacks=[GempsCallback()] if "GEMPS_SERVER" in os.environ else [],
 )
 model = CharacterModel()
 trainer.fit(model, DataLoader(train, batch_size=64, shuffle=True))

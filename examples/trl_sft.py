@@ -1,7 +1,7 @@
 """TRL's SFTTrainer, which is a transformers Trainer, as a worker. Without GEMPS_SERVER it trains alone.
 
 python examples/trl_sft.py
-gemps train --workers 2 --rule downpour -- python examples/trl_sft.py
+gemps train --workers 2 -- python examples/trl_sft.py
 """
 
 import os
@@ -46,7 +46,7 @@ trainer = SFTTrainer(
     train_dataset=parts["train"],
     eval_dataset=parts["test"],
     processing_class=tokenizer,
-    callbacks=[GempsCallback(every=4)] if "GEMPS_SERVER" in os.environ else [],
+    callbacks=[GempsCallback()] if "GEMPS_SERVER" in os.environ else [],
 )
 trainer.train()
 print(f"held-out loss {trainer.evaluate()['eval_loss']:.4f}")

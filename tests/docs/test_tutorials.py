@@ -41,7 +41,7 @@ def trained(folder: Path, *arguments: str, script: str = "worker.py") -> str:
 @pytest.mark.long
 def test_the_script_of_the_tutorial_trains_as_two_workers(tmp_path: Path) -> None:
     written("own-script.md", "worker.py", tmp_path)
-    logs = trained(tmp_path, "--steps", "300", "--eta", "0.1")
+    logs = trained(tmp_path, "--steps", "300")
     assert logs.count("300 steps") == 2
     first, second = accuracies(logs)
     assert min(first, second) > 0.9
@@ -54,7 +54,7 @@ def test_the_script_with_ddp_and_its_port_learn_alike(tmp_path: Path) -> None:
     alike = accuracies(run("torchrun", "--standalone", "--nproc-per-node", "2", "ddp.py", folder=tmp_path))
     assert len(alike) == 2
     assert len(set(alike)) == 1  # one large batch
-    ported = accuracies(trained(tmp_path, "--steps", "145", "--rule", "adaptive-staleness"))
+    ported = accuracies(trained(tmp_path, "--steps", "580"))
     assert len(ported) == 2
     assert min(alike + ported) > 0.94
 
@@ -84,7 +84,7 @@ def test_the_trainer_of_the_tutorial_fine_tunes_a_pretrained_model_as_two_worker
 def test_loops_of_other_libraries_train_as_two_workers(script: str, library: str, tmp_path: Path) -> None:
     pytest.importorskip(library, exc_type=ImportError)
     written("trainer.md", script, tmp_path)
-    ends = re.findall(r"^accuracy (\d\.\d+)", trained(tmp_path, "--rule", "downpour", script=script), re.MULTILINE)
+    ends = re.findall(r"^accuracy (\d\.\d+)", trained(tmp_path, script=script), re.MULTILINE)
     assert len(ends) == 2
     # The first to end prints what both have trained so far.
     assert max(map(float, ends)) > 0.9
