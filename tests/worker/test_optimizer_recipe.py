@@ -17,12 +17,12 @@ from tests.worker.zoo import make
 
 
 class Language(nn.Module):
-    """An embedding, a hidden matrix and a head."""
+    """An embedding, hidden matrices and a head."""
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = 1) -> None:
         super().__init__()
         self.embedding = nn.Embedding(11, 4)
-        self.hidden = nn.Linear(4, 4)
+        self.hidden = nn.Sequential(*(nn.Linear(4, 4) for _ in range(depth)))
         self.head = nn.Linear(4, 11, bias=False)
 
 
@@ -68,8 +68,10 @@ def test_sgd_becomes_gradients_at_the_rate_that_its_momentum_reaches() -> None:
     assert found.describe(None) == "SGD: gradients at 3.33 times its rate, under gem (docs/rules.md)"
 
 
-def test_hidden_matrices_of_a_model_with_a_trained_embedding_are_orthogonalised() -> None:
-    model = Language()
+def test_hidden_matrices_of_a_model_with_a_trained_embedding_are_orthogonalised_if_there_are_several() -> None:
+    lone = Language()
+    assert choice_for(lone, AdamW(lone.parameters())).recipe.kind is RecipeKind.RMS
+    model = Language(depth=2)
     found = choice_for(model, AdamW(model.parameters()))
     assert found.recipe.kind is RecipeKind.SPECTRAL
     model.embedding.requires_grad_(False)
