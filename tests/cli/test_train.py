@@ -266,7 +266,7 @@ def test_options_without_effect_on_a_script_are_refused(script: str, tmp_path: P
         "train", "--batch-size", "8", "--model", "mlp", "--run-dir", str(tmp_path / "run"), "--", "python", script
     )
     assert done.returncode == USAGE
-    assert "--batch-size, --model: only for the built-in tasks" in done.stderr
+    assert "--model, --batch-size: only for the built-in tasks" in done.stderr
     assert not (tmp_path / "run").exists()
 
 

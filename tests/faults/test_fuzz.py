@@ -1,6 +1,6 @@
 """Requests made by chance: nothing that was not meant changes the server's state, and each is answered by the contract.
 
-Every request follows from the seed, GEMPS_FUZZ_SEED (2 where it is not set); it is in the figures.
+Every request follows from the seed, GEMPS_FUZZ_SEED (4 where it is not set); it is in the figures.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ from tests.wire.transfer import crc32c
 from tests.wire.worker import RawWorker
 
 ROOT = Path(__file__).parents[2]
-# With 2 the short form meets all reasons that the test asks for.
-SEED = int(os.environ.get("GEMPS_FUZZ_SEED", "2"))
+# With 4 the short form meets all reasons that the test asks for.
+SEED = int(os.environ.get("GEMPS_FUZZ_SEED", "4"))
 EXAMPLES_A_ROUND = 250
 LIVE = (status_pb2.WORKER_STATE_JOINED, status_pb2.WORKER_STATE_TRAINING, status_pb2.WORKER_STATE_FINISHED)
 

@@ -142,7 +142,8 @@ def test_the_end_of_a_run_that_follows_the_optimizer_ends_the_training(tmp_path:
 def test_float16_whose_scaler_steps_past_gemps_is_refused_with_the_fix(tmp_path: Path) -> None:
     """Accelerate keeps the optimizer's own step for its scaler; here as it does on a GPU."""
     with ServerThread(rule="auto") as server:
-        trainer = a_trainer(tmp_path, joined(server))
+        callback = joined(server)
+        trainer = a_trainer(tmp_path, callback)
 
         class Keep(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
             def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -152,6 +153,7 @@ def test_float16_whose_scaler_steps_past_gemps_is_refused_with_the_fix(tmp_path:
         trainer.add_callback(Keep())
         with pytest.raises(UnsupportedOptimizerError, match="use bfloat16"):
             trainer.train()
+        callback._worker.leave("the test ends")  # else at the process's end, and SIGTERM stays its business until then
 
 
 def test_samples_steps_and_loss_are_counted(server: ServerThread, tmp_path: Path) -> None:

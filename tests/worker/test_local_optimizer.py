@@ -347,10 +347,10 @@ def trained(ps: ParameterServer, model: nn.Module) -> StepReport:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"precondition": "rms"}, "--precondition rms"),
-        ({"direction": "rms"}, "--direction rms"),
-        ({"clip_norm": 1.0}, "--clip-norm"),
-        ({"weight_decay": 0.1}, "--weight-decay"),
+        ({"rule": "gem", "precondition": "rms"}, "--precondition rms"),
+        ({"rule": "gem", "direction": "rms"}, "--direction rms"),
+        ({"rule": "gem", "clip_norm": 1.0}, "--clip-norm"),
+        ({"rule": "gem", "weight_decay": 0.1}, "--weight-decay"),
         ({"rule": "dc-asgd"}, "--rule dc-asgd"),
         ({"rule": "agn"}, "rule agn makes 10 local steps itself"),
         ({"rule": "easgd", "rule_settings": "period=5"}, "every=5 takes their place"),
@@ -392,9 +392,9 @@ def test_other_rules_accept_what_an_optimizer_moved(settings: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("settings", "is_warned"),
     [
-        ({}, True),
-        ({"rule_settings": "momentum=0"}, False),
-        ({"rule_settings": "momentum=0", "min_workers": 2}, True),
+        ({"rule": "gem"}, True),
+        ({"rule": "gem", "rule_settings": "momentum=0"}, False),
+        ({"rule": "gem", "rule_settings": "momentum=0", "min_workers": 2}, True),
         ({"rule": "adaptive-staleness", "min_workers": 2}, False),
     ],
 )
