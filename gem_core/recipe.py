@@ -133,7 +133,10 @@ class Recipe:
         if other.optimizer != self.optimizer:
             return f"the optimizer is {other.optimizer}, the run has {self.optimizer}"
         if other.kind != self.kind:
-            return f"the recipe's kind is {other.kind}, the run has {self.kind}"
+            return (
+                f"a commit is made of {other.in_words()}, in the run of {self.in_words()} (every=, an option of the "
+                "optimizer, or the model differs)"
+            )
         if len(other.groups) != len(self.groups):
             return f"the optimizer has {len(other.groups)} parameter groups, the run has {len(self.groups)}"
         for number, (theirs, ours) in enumerate(zip(other.groups, self.groups, strict=True)):

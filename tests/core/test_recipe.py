@@ -45,7 +45,11 @@ def test_a_recipe_says_in_words_what_a_commit_is_made_of(
     ("other", "difference"),
     [
         (replace(ADAMW, optimizer="Adam"), "the optimizer is Adam, the run has AdamW"),
-        (replace(ADAMW, kind=RecipeKind.SPECTRAL), "the recipe's kind is spectral, the run has rms"),
+        (
+            replace(ADAMW, kind=RecipeKind.MOVEMENT),
+            f"a commit is made of its own steps, in the run of {ADAMW.in_words()} (every=, an option of the optimizer, "
+            "or the model differs)",
+        ),
         (with_group(lr=0.002), "group 0: lr is 0.002, the run has 0.001"),
         (with_group(momentum=0.9), "group 0: momentum is 0.9, the run has none"),
         (

@@ -426,6 +426,16 @@ def test_after_the_block_the_optimizer_steps_itself() -> None:
     assert {int(state["step"]) for state in optimizer.state.values()} == {3}
 
 
+@pytest.mark.parametrize(("level", "lines"), [(logging.WARNING, 1), (logging.ERROR, 0)])
+def test_without_logging_a_script_prints_one_line_on_its_optimizer_unless_warnings_are_off(
+    level: int, lines: int, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make("perceptron")
+    with caplog.at_level(level), serve() as server, connect(server, model, adamw(model)) as ps:
+        printed = capsys.readouterr().err.splitlines()
+        assert printed.count(ps.recipe_text) == lines
+
+
 def test_changes_that_a_script_makes_to_the_weights_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     model = make("perceptron")
     with serve() as server, connect(server, model, adamw(model)) as ps:

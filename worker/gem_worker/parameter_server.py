@@ -282,7 +282,7 @@ class ParameterServer:
             run = membership.run_settings
             if self._optimizer is not None:
                 self._optimizer.refuse_unsuitable(run)
-                _log.info("%s", self.recipe_text)
+                _tell(self.recipe_text)
             translation = run.recipe if run.recipe is not None and run.recipe.kind is not RecipeKind.MOVEMENT else None
             self._gradient_watch = GradientWatch(
                 trained, has_optimizer=self._optimizer is not None and translation is None
@@ -815,6 +815,17 @@ class ParameterServer:
         if self._joined is None:
             raise RuntimeError("not a worker yet: use `with ParameterServer(...) as ps:`, or call ps.join() first")
         return self._joined
+
+
+def _tell(line: str) -> None:
+    """Log a line; on standard error if the script has not set up logging, so that the worker's log has it all the same.
+
+    Python drops lines of level INFO then. Whoever allows less than warnings gets none.
+    """
+    if _log.isEnabledFor(logging.INFO):
+        _log.info("%s", line)
+    elif _log.isEnabledFor(logging.WARNING):
+        print(line, file=sys.stderr, flush=True)
 
 
 def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
