@@ -244,6 +244,15 @@ def test_a_scheduler_that_is_named_twice_is_followed_once() -> None:
     assert as_schedulers([scheduler, scheduler]) == (scheduler,)
 
 
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_a_scheduler_of_another_optimizer_is_refused_before_the_run_is_joined(kind: str) -> None:
+    model = nn.Linear(2, 1)
+    own, other = (SGD(model.parameters(), lr=1.0, momentum=0.9) for _ in range(2))
+    ParameterServer("127.0.0.1:1", model, optimizer=own, scheduler=SCHEDULES[kind](own))
+    with pytest.raises(ValueError, match="of another optimizer than optimizer=: create it from that one"):
+        ParameterServer("127.0.0.1:1", model, optimizer=own, scheduler=SCHEDULES[kind](other))
+
+
 def test_a_schedule_never_goes_back() -> None:
     worker = Worker(Run(1), SCHEDULES["lambda"])
     for _ in range(5):

@@ -8,6 +8,7 @@ the script still calls `scheduler.step()` as often as it did, and the scheduler 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, SupportsIndex
 
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, OneCycleLR, ReduceLROnPlateau, SequentialLR
 
 from gem_worker.errors import UnsupportedOptimizerError
@@ -117,6 +118,11 @@ def as_schedulers(schedulers: Schedulers | None) -> tuple[LRScheduler, ...]:
                 "Set the learning rate of others from ps.progress"
             )
     return found
+
+
+def sets_rates_of(optimizer: Optimizer, scheduler: LRScheduler) -> bool:
+    """Whether the scheduler is of this optimizer, or of a wrapper with its parameter groups."""
+    return getattr(scheduler.optimizer, "param_groups", None) is optimizer.param_groups
 
 
 def _steps_of(scheduler: LRScheduler) -> int:

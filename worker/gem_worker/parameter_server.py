@@ -41,7 +41,7 @@ from gem_worker.errors import (
     UnsupportedOptimizerError,
 )
 from gem_worker.flat_model import FlatModel
-from gem_worker.followed_schedule import FollowedSchedule, Position, Schedulers, as_schedulers
+from gem_worker.followed_schedule import FollowedSchedule, Position, Schedulers, as_schedulers, sets_rates_of
 from gem_worker.frozen_watch import FrozenWatch, warn_of_own_values
 from gem_worker.gradient_transform import GradientTransform, Plan, TransformState
 from gem_worker.gradient_watch import GradientWatch
@@ -205,6 +205,10 @@ class ParameterServer:
         self._schedulers = as_schedulers(scheduler)
         if optimizer is None and self._schedulers:
             raise ValueError("scheduler= follows the run with an optimizer's learning rate: pass optimizer= as well")
+        if isinstance(optimizer, Optimizer) and not all(sets_rates_of(optimizer, one) for one in self._schedulers):
+            raise ValueError(
+                "scheduler= sets the learning rates of another optimizer than optimizer=: create it from that one"
+            )
         hand_over_warnings()
         self._optimizer = None if optimizer is None else LocalOptimizer(optimizer, every, model)
         self.model = model
