@@ -306,6 +306,14 @@ class Server:
             self._ready_file.announce(settings.host, self.port, self.dashboard_url)
         if self._following is not None:
             self._tasks.append(asyncio.create_task(self._follow(self._following)))
+        self._log_start()
+        if self.run.state is RunState.FINISHED:
+            self._go_on_finished()
+        return self.port
+
+    def _log_start(self) -> None:
+        """Log where and how this server serves."""
+        settings = self.settings
         if (warning := protection.warning(settings)) is not None:
             logger.warning("%s", warning)
         asked = protection.describe(settings)
@@ -320,18 +328,19 @@ class Server:
             logger.info("the lane is at port %d", self._ports.lane, extra={"event": "lane", "port": self._ports.lane})
         else:
             logger.info("no lane: workers commit over gRPC", extra={"event": "lane", "port": None})
-        if self.run.state is RunState.FINISHED:
-            if self.primary is not None:
-                self.primary.finished(self.run.finished_because or "")
-            self.times.changed(RunState.FINISHED)
-            logger.warning(
-                "the run in %s is finished already (%s), so workers are sent home: to train on, restart with a larger "
-                "budget (--steps, --epochs, --commits), or begin a new run in another --data-dir",
-                settings.data_dir,
-                self.run.finished_because,
-                extra={"event": "finished-before", "clock": self.central.clock},
-            )
-        return self.port
+
+    def _go_on_finished(self) -> None:
+        """Serve a run that was finished before this process started."""
+        if self.primary is not None:
+            self.primary.finished(self.run.finished_because or "")
+        self.times.changed(RunState.FINISHED)
+        logger.warning(
+            "the run in %s is finished already (%s), so workers are sent home: to train on, restart with a larger "
+            "budget (--steps, --epochs, --commits), or begin a new run in another --data-dir",
+            self.settings.data_dir,
+            self.run.finished_because,
+            extra={"event": "finished-before", "clock": self.central.clock},
+        )
 
     async def wait_until_done(self) -> None:
         """Return when `exit_when_finished` permits. Raises the server's error."""

@@ -159,12 +159,8 @@ class Transfer:
         self.clock.staging()
         if self._flat.buffers.byte_count:
             self._flat.buffers.gather()
-        gradients = self._source()
+        gradients = self._collected(since)
         feedback = self._feedback_for(gradients) if since is None else None
-        if since is not None:
-            self._flat.read_movement(since, gradients)
-        elif self._gathered is not None:
-            self._flat.read_gradients(self._gathered)
         owed = self._owed if since is None and eta else None
         if owed is not None:
             gradients.sub_(owed, alpha=1 / eta)
@@ -191,8 +187,16 @@ class Transfer:
             feedback.undo(gradients, self._sent())
         if owed is not None and usable:
             self._owed = None
-        known_loss = float(number) if number is not None and math.isfinite(number) else None
-        return Staged(usable, known_loss, -eta if self._is_there and since is None else None, bad_buffer)
+        return Staged(usable, _known(number), -eta if self._is_there and since is None else None, bad_buffer)
+
+    def _collected(self, since: Tensor | None) -> Tensor:
+        """The flat gradients, or the parameters' movement `since`."""
+        gradients = self._source()
+        if since is not None:
+            self._flat.read_movement(since, gradients)
+        elif self._gathered is not None:
+            self._flat.read_gradients(self._gathered)
+        return gradients
 
     @torch.no_grad()
     def rounded_away(self) -> Tensor | None:
@@ -398,6 +402,11 @@ class Transfer:
         if self._scalars_host is None or len(self._scalars_host) < len(scalars):
             self._scalars_host = torch.empty(len(scalars), dtype=torch.float32, device="cpu", pin_memory=True)
         return self._scalars_host[: len(scalars)].copy_(scalars, non_blocking=True)
+
+
+def _known(loss: float | None) -> float | None:
+    """The loss, if it is finite."""
+    return float(loss) if loss is not None and math.isfinite(loss) else None
 
 
 def host_view(tensor: Tensor) -> memoryview:
