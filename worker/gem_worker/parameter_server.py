@@ -12,6 +12,7 @@ from typing import Literal, Self
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from gem_core.recipe import Recipe, RecipeKind
 from gem_core.registry import DIRECTIONS
@@ -185,30 +186,13 @@ class ParameterServer:
                 "overlap is gone: leave it out. On slow networks let the run have local steps (gemps serve "
                 "--local-steps 4, or gemps.serve(local_steps=4)), or give this worker narrower wire types"
             )
-        if isinstance(address, nn.Module):
-            raise TypeError(
-                'the address is missing: ParameterServer("HOST:PORT", model), or ParameterServer(model=model) where '
-                "GEMPS_SERVER is set, as gemps train and gemps.launch do"
-            )
-        address = address or os.environ.get("GEMPS_SERVER")
-        if not address:
-            raise ValueError(
-                'no server: pass its address, ParameterServer("HOST:PORT", model), or set GEMPS_SERVER; gemps train '
-                "and gemps.launch do"
-            )
+        address = _address(address)
         if not isinstance(model, nn.Module):
             raise TypeError(
                 f'the model is {type(model).__name__}, not a torch.nn.Module: ParameterServer("HOST:PORT", model)'
             )
-        if optimizer is None and every != 1:
-            raise ValueError(f"every={every!r} counts steps of an optimizer: pass optimizer= as well")
         self._schedulers = as_schedulers(scheduler)
-        if optimizer is None and self._schedulers:
-            raise ValueError("scheduler= follows the run with an optimizer's learning rate: pass optimizer= as well")
-        if isinstance(optimizer, Optimizer) and not all(sets_rates_of(optimizer, one) for one in self._schedulers):
-            raise ValueError(
-                "scheduler= sets the learning rates of another optimizer than optimizer=: create it from that one"
-            )
+        _check_optimizer(optimizer, every, self._schedulers)
         hand_over_warnings()
         self._optimizer = None if optimizer is None else LocalOptimizer(optimizer, every, model)
         self.model = model
@@ -830,6 +814,34 @@ def _tell(line: str) -> None:
         _log.info("%s", line)
     elif _log.isEnabledFor(logging.WARNING):
         print(line, file=sys.stderr, flush=True)
+
+
+def _address(address: object) -> str:
+    """The server's address, as given or from GEMPS_SERVER. Raises TypeError or ValueError with the fix."""
+    if isinstance(address, nn.Module):
+        raise TypeError(
+            'the address is missing: ParameterServer("HOST:PORT", model), or ParameterServer(model=model) where '
+            "GEMPS_SERVER is set, as gemps train and gemps.launch do"
+        )
+    found = address or os.environ.get("GEMPS_SERVER")
+    if not found:
+        raise ValueError(
+            'no server: pass its address, ParameterServer("HOST:PORT", model), or set GEMPS_SERVER; gemps train '
+            "and gemps.launch do"
+        )
+    return str(found)
+
+
+def _check_optimizer(optimizer: Optimizer | None, every: Every, schedulers: Sequence[LRScheduler]) -> None:
+    """Raise ValueError for arguments that need an optimizer, or another one."""
+    if optimizer is None and every != 1:
+        raise ValueError(f"every={every!r} counts steps of an optimizer: pass optimizer= as well")
+    if optimizer is None and schedulers:
+        raise ValueError("scheduler= follows the run with an optimizer's learning rate: pass optimizer= as well")
+    if isinstance(optimizer, Optimizer) and not all(sets_rates_of(optimizer, one) for one in schedulers):
+        raise ValueError(
+            "scheduler= sets the learning rates of another optimizer than optimizer=: create it from that one"
+        )
 
 
 def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
