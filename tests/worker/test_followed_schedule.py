@@ -263,6 +263,18 @@ def test_a_schedule_never_goes_back() -> None:
     assert worker.rate == 1 / 6
 
 
+@pytest.mark.parametrize(("commits", "calls", "is_warned"), [(8, 0, True), (8, 2, False), (0, 0, False)])
+def test_a_scheduler_that_the_script_never_steps_is_warned_of_at_the_end(
+    commits: int, calls: int, is_warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = SCHEDULES["cosine"](an_optimizer())
+    followed = FollowedSchedule(scheduler, lambda: Position(float(commits), commits))
+    for _ in range(calls):
+        scheduler.step()
+    followed.close()
+    assert ["never stepped" in one.getMessage() for one in caplog.records] == [True] * is_warned
+
+
 def test_after_the_block_a_scheduler_steps_by_itself() -> None:
     worker = Worker(Run(100), SCHEDULES["lambda"])
     kind = type(worker.scheduler)

@@ -5,6 +5,7 @@ workers), not the steps of one of them: a slow worker's schedule would lag behin
 the script still calls `scheduler.step()` as often as it did, and the scheduler moves as far as the run has.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -14,6 +15,7 @@ from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, OneCycleLR, 
 from gem_worker.errors import UnsupportedOptimizerError
 
 Schedulers = LRScheduler | Sequence[LRScheduler]
+_log = logging.getLogger(__name__)
 
 
 class Position(NamedTuple):
@@ -67,8 +69,15 @@ class FollowedSchedule:
         scheduler.__class__ = type(self._class.__name__, (self._class,), members)
 
     def close(self) -> None:
-        """Give the scheduler its own `step` back."""
+        """Give the scheduler its own `step` back; warn if the script never called it."""
         self._scheduler.__class__ = self._class
+        _, commits = self._position()
+        if commits and not self._calls + self._ahead:
+            _log.warning(
+                "%s was passed as scheduler= and never stepped, so the learning rate has not changed: call "
+                "scheduler.step() as without gemps, after ps.step() or after each epoch",
+                self._class.__name__,
+            )
 
     def _step(self, epoch: float | None) -> None:
         if epoch is not None:
@@ -110,7 +119,8 @@ def as_schedulers(schedulers: Schedulers | None) -> tuple[LRScheduler, ...]:
     for one in found:
         if isinstance(one, ReduceLROnPlateau):
             raise UnsupportedOptimizerError(
-                "ReduceLROnPlateau follows the losses of one worker, not the run's progress: step it without passing it"
+                "ReduceLROnPlateau follows the losses of one worker, not the run's progress: leave it out of "
+                "scheduler=, and call its step(loss) yourself"
             )
         if not isinstance(one, LRScheduler):
             raise TypeError(
