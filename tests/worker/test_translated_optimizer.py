@@ -192,6 +192,15 @@ def test_the_rate_is_that_of_now_also_when_it_is_zero_in_one_group() -> None:
             np.testing.assert_allclose(abs(delta[name]), rates[bool(group)] / 3, rtol=1e-4)
 
 
+def test_a_momentum_that_reaches_1_in_the_run_is_refused_with_the_fix() -> None:
+    model = make("perceptron")
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    made = Made(model, optimizer)
+    optimizer.param_groups[0]["momentum"] = 1.0
+    with pytest.raises(UnsupportedOptimizerError, match="has momentum 1 now: keep it below 1"):
+        made.step(0)
+
+
 @pytest.mark.parametrize("kind", ["channels-last", "mixed-types", "bfloat16", "tied-weights", "sparse-embedding"])
 def test_models_of_every_memory_format_and_type_get_the_same_delta_as_plain_ones(kind: str) -> None:
     model = make(kind)

@@ -227,6 +227,10 @@ class TranslatedOptimizer:
                 f"parameter group {number} was added after the worker joined: add all groups before "
                 "ParameterServer(...), so that all workers have the same"
             ) from None
+        if self._recipe.kind is RecipeKind.GRADIENT and not number_of(group["momentum"]) < 1:
+            raise UnsupportedOptimizerError(
+                f"parameter group {number} has momentum {number_of(group['momentum']):g} now: keep it below 1"
+            )
         return number_of(group["lr"]) * rate_factor(self._recipe.kind, factor, group)
 
     def _loaded(self, _: Optimizer) -> None:
