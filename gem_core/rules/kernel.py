@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -41,7 +42,7 @@ NO_LIMITS = (np.float32(math.nan), np.float32(math.nan))
 
 _STRIPS = """
 @block_function
-def update_strip(theta, snapshot, {vectors}delta, drifts, updates, {scalars}least, most{kept}):
+def {name}_strip(theta, snapshot, {vectors}delta, drifts, updates, {scalars}least, most{kept}):
     none, one = float32(0), float32(1)
     moving = blocked = clamped = factors = none
     proxy_squares = drift_squares = delta_squares = update_squares = none
@@ -67,12 +68,12 @@ def update_strip(theta, snapshot, {vectors}delta, drifts, updates, {scalars}leas
     return moving, blocked, clamped, factors, proxy_squares, drift_squares, delta_squares, update_squares
 
 @driver_function
-def update_block(theta, snapshot, {vectors}delta, {scalars}least, most{kept}, sums):
+def {name}_block(theta, snapshot, {vectors}delta, {scalars}least, most{kept}, sums):
     drifts, updates = empty(STRIP, float32), empty(STRIP, float32)
     sums[:] = 0
     for a in range(0, theta.size, STRIP):
         b = min(a + STRIP, theta.size)
-        found = update_strip(
+        found = {name}_strip(
             theta[a:b], snapshot[a:b], {slices}delta[a:b], drifts[: b - a], updates[: b - a], {scalars}least, most{kept}
         )
         for column in range(4):
@@ -87,24 +88,24 @@ _BLOCKS = """
 def serial(theta, snapshot, {vectors}delta, {scalars}least, most, partials, length):
     for block in range(partials.shape[0]):
         a, b = block * length, min((block + 1) * length, theta.size)
-        update_block(theta[a:b], snapshot[a:b], {slices}delta[a:b], {scalars}least, most, partials[block])
+        {name}_block(theta[a:b], snapshot[a:b], {slices}delta[a:b], {scalars}least, most, partials[block])
 
 def parallel(theta, snapshot, {vectors}delta, {scalars}least, most, partials, length):
     for block in prange(partials.shape[0]):
         a, b = block * length, min((block + 1) * length, theta.size)
-        update_block(theta[a:b], snapshot[a:b], {slices}delta[a:b], {scalars}least, most, partials[block])
+        {name}_block(theta[a:b], snapshot[a:b], {slices}delta[a:b], {scalars}least, most, partials[block])
 """
 
 _PIECES = """
 def serial(theta, snapshot, {vectors}delta, {scalars}least, most, kept_factors, partials, pieces):
     for piece in range(pieces.shape[0]):
         a, b, kept_here = pieces[piece, 0], pieces[piece, 1], kept_factors[pieces[piece, 2]]
-        update_block(theta[a:b], snapshot[a:b], {slices}delta[a:b], {scalars}least, most, kept_here, partials[piece])
+        {name}_block(theta[a:b], snapshot[a:b], {slices}delta[a:b], {scalars}least, most, kept_here, partials[piece])
 
 def parallel(theta, snapshot, {vectors}delta, {scalars}least, most, kept_factors, partials, pieces):
     for piece in prange(pieces.shape[0]):
         a, b, kept_here = pieces[piece, 0], pieces[piece, 1], kept_factors[pieces[piece, 2]]
-        update_block(theta[a:b], snapshot[a:b], {slices}delta[a:b], {scalars}least, most, kept_here, partials[piece])
+        {name}_block(theta[a:b], snapshot[a:b], {slices}delta[a:b], {scalars}least, most, kept_here, partials[piece])
 """
 
 
@@ -182,6 +183,10 @@ class Kernel:
         update, proxy, decays = self._update, self._proxy, blocks is _PIECES
         vectors, scalars = self._arguments()
         text = (_STRIPS + blocks).format(
+            # Names of this kernel alone. Numba numbers functions of one name in their order in the process, and the
+            # number is a part of their symbol in the cache. So kernels that different processes have compiled could
+            # have the same symbols, and a process that loads both would run one in place of the other.
+            name=re.sub(r"\W", "_", update.__qualname__) + ("_decaying" if decays else ""),
             vectors=_listed(vectors),
             scalars=_listed(scalars),
             elements=_listed(f"{name}[i]" for name in vectors),

@@ -145,3 +145,38 @@ def test_every_public_name_can_be_imported() -> None:
     assert all(getattr(gem_core, name) is not None for name in gem_core.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         _ = gem_core.nonsense
+
+
+COMMIT = """
+import sys
+import numpy as np
+from gem_core.rules import create_rule
+
+for settings in sys.argv[1:]:
+    rule = create_rule("gem", signed_gap=float(settings), momentum=0.0, kappa=2.0, pi_max=1.0)
+    theta = np.zeros(3, np.float32)
+    state = rule.new_worker(theta)
+    theta += np.float32(1.5)
+    rule.commit(theta, state, np.full(3, -1, np.float32), 0, 0.1)
+    print(theta.tolist())
+"""
+
+
+def test_kernels_that_different_processes_have_compiled_stay_apart_in_the_cache(tmp_path: Path) -> None:
+    """Each of two processes compiles one kernel of a file; a third one loads both."""
+
+    def commit(*signed: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", COMMIT, *signed],
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.splitlines()
+
+    (plain,), (with_signed_gap,) = commit("0"), commit("1")
+    assert plain != with_signed_gap
+    for order in ("0", "1"), ("1", "0"):
+        expected = {"0": plain, "1": with_signed_gap}
+        assert commit(*order) == [expected[one] for one in order]

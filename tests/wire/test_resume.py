@@ -425,6 +425,15 @@ async def test_an_operators_finish_survives_a_crash_though_no_commit_came_since_
     await serving.stub.Control(finish)
     state = tmp_path / "live" / "latest" / "state.json"
     await eventually_async(lambda: json.loads(state.read_text(encoding="utf-8"))["finished_because"])
-    shutil.copytree(tmp_path / "live", tmp_path / "crashed", symlinks=True)
+
+    def copied() -> bool:
+        shutil.rmtree(tmp_path / "crashed", ignore_errors=True)
+        try:
+            shutil.copytree(tmp_path / "live", tmp_path / "crashed", symlinks=True)
+        except shutil.Error:  # an older checkpoint has just been deleted
+            return False
+        return True
+
+    await eventually_async(copied)
     after = await serve(data_dir=tmp_path / "crashed", resume=True)
     assert (await after.status()).run_state == run_pb2.RUN_STATE_FINISHED
