@@ -93,12 +93,12 @@ class Case:
     growth: int
 
     def __str__(self) -> str:
-        """The key of its results."""
+        """Return the key under which this case has its results."""
         return f"{self.kind}, {self.workers}, {self.growth} S"
 
 
 def read_scripts(folder: Path) -> list[Script]:
-    """All of scripts.toml."""
+    """Read the scripts that scripts.toml in `folder` declares."""
     tables = tomllib.loads((folder / "scripts.toml").read_text(encoding="utf-8"))
     return [Script(name=name, folder=folder, **table) for name, table in tables.items()]
 
@@ -178,7 +178,7 @@ Runs = Mapping[str, Mapping[str, float]]
 
 
 def mean_of(runs: Runs) -> str:
-    """Over all seeds that have run."""
+    """Return the mean result of all seeds that have run."""
     return f"{statistics.mean(run['result'] for run in runs.values()):.4g}" if runs else ""
 
 
@@ -192,7 +192,7 @@ def gain(short: Runs, long: Runs, found: Runs) -> str:
 
 
 def row(script: Script, results: Mapping[str, Runs], workers: int) -> list[str]:
-    """A line of the table."""
+    """Return the cells of one script with this number of workers, in the order of COLUMNS."""
     cases = (
         Case(ALONE, 1, 1),
         Case(ALONE, 1, workers),
@@ -214,7 +214,7 @@ COLUMNS = (
 
 
 def table(scripts: Sequence[Script], results: Mapping[str, Any], workers: Sequence[int]) -> str:
-    """Markdown."""
+    """Return the results of all scripts as a Markdown table."""
     counts = [count for count in workers if count > 1]
     rows = (row(script, results.get(script.name, {}), count) for script in scripts for count in counts)
     lines = [f"| {' | '.join(cells)} |" for cells in (COLUMNS, *rows)]

@@ -51,12 +51,7 @@ _KINDS_IN_WORDS: Mapping[RecipeKind, str] = {
     RecipeKind.RMS: "RMS-scaled gradients",
     RecipeKind.SPECTRAL: "orthogonalised, RMS-scaled gradients",
 }
-_RATES_IN_WORDS = {
-    1.0: "its rate",
-    2 / 3: "two thirds of its rate",
-    0.5: "half of its rate",
-    1 / 3: "a third of its rate",
-}
+_RATES_IN_WORDS = {1.0: "its rate", 1 / 3: "a third of its rate"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def high_rates(methods: tuple[str, ...], seed: int) -> Iterator[Run]:
 
 
 def steps_of(workers: int) -> int:
-    """Steps of each worker."""
+    """Return how many steps each worker takes."""
     return _STEPS if workers <= 8 else _STEPS_OF_MANY
 
 
@@ -94,7 +94,7 @@ DIGITS_CELLS = ((1, ROUND_ROBIN), (8, EXPONENTIAL), (32, EXPONENTIAL), (32, ROUN
 
 
 def defaults(case: str, methods: Mapping[str, tuple[float, ...]], cells: Cells, seed: int) -> Iterator[Run]:
-    """Scripts without an optimizer."""
+    """Declare the runs that compare defaults for scripts without an optimizer."""
     for workers, order in cells:
         many = TEXT_GRADIENTS_OF_MANY if workers >= 32 else TEXT_GRADIENTS
         gradients = many if case.startswith("text") else DIGITS_GRADIENTS

@@ -37,7 +37,7 @@ def found_in(results: Results, run: Run) -> Found | None:
 
 
 def alone(results: Results, case: str, method: str, rate: float, steps: int) -> float:
-    """Loss of the script in one process after so many steps."""
+    """Return the loss that the script reaches in one process after `steps` steps; NaN if that has not run."""
     found = found_in(results, Run(case, method, rate, 1, ROUND_ROBIN, steps))
     return found.loss if found else math.nan
 
@@ -96,7 +96,7 @@ def worst_ratios(
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table."""
+    """Return a Markdown table."""
     return "\n".join(f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *rows))
 
 

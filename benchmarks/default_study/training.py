@@ -60,7 +60,7 @@ CASES: Mapping[str, Case] = {
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What workers commit and what the server makes of it.
+    """A way to train: what workers commit, and how the server applies it.
 
     Attributes:
         kind: `rms`, `spectral`, `gradient`, or `movement` (a step of `optimizer`); `synchronous` has no server.
@@ -107,7 +107,7 @@ class Run:
 
     @property
     def key(self) -> str:
-        """Of its results."""
+        """The key under which this run has its results."""
         return (
             f"{self.case} | {self.method} | {self.rate:g} | n = {self.workers}, {self.order} | {self.gradients} "
             f"gradients | seed {self.seed}"
@@ -149,7 +149,7 @@ class _Bench:
         self.averaged.lerp_(self.theta, min(1.0, 9 / (self.commits + 9)))
 
     def figures(self) -> dict[str, float]:
-        """Score both."""
+        """Return loss and accuracy, on held-out samples, of the parameters and of their average."""
         loss, accuracy = self.workload.score(self.task.test, self.theta.numpy(), self.buffers)
         averaged_loss, averaged_accuracy = self.workload.score(self.task.test, self.averaged.numpy(), self.buffers)
         found = {"loss": loss, "accuracy": accuracy}

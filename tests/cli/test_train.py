@@ -223,7 +223,7 @@ with ParameterServer(model=model) as ps:
 
 
 def test_a_command_gets_the_network_and_only_the_wire_types_that_were_given() -> None:
-    """Without them its workers choose."""
+    """Without wire types of the user, the workers choose them."""
     given = WorkerSettings(network="slow", delta_wire="int4")
     assert _worker_environment(given, ["python"]).items() >= {
         ("GEMPS_NETWORK", "slow"),

@@ -413,7 +413,7 @@ def test_after_the_runs_end_a_step_does_nothing() -> None:
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
-    """Small tensors need no threads."""
+    """Small tensors are updated without threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -283,7 +283,7 @@ def _spans(flat: FlatModel, numbers: Sequence[int | None]) -> Iterator[_Span]:
 
 
 def _cut(span: _Span, most: float) -> Iterator[_Span]:
-    """Pieces of at most `most` elements."""
+    """Divide a span into pieces of at most `most` elements."""
     start = span.start
     while start < span.stop:
         stop = int(min(start + most, span.stop))

@@ -269,7 +269,7 @@ def parse_recipe(raw: memoryview) -> Recipe:
 
 
 def recipe_from(message: run_pb2.Recipe) -> Recipe:
-    """Decode. Raises RecipeError."""
+    """Decode a worker's recipe. Raises RecipeError if it is not legal."""
     return Recipe(
         message.kind,  # type: ignore[arg-type] # checked there
         message.optimizer,
@@ -289,7 +289,7 @@ def recipe_to(recipe: Recipe, *, with_parameters: bool = True) -> run_pb2.Recipe
 
 
 def run_settings_to(settings: ServerSettings, choice: RuleChoice, schedule: EtaSchedule) -> run_pb2.RunSettings:
-    """Encode, without the recipe."""
+    """Encode the run's settings; the caller adds the recipe."""
     rule = choice.rule
     return run_pb2.RunSettings(
         rule=choice.rule_name,
