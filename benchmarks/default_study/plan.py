@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from benchmarks.default_study.arithmetic import Gem
-from benchmarks.default_study.training import EXPONENTIAL, ROUND_ROBIN, Method, Run
+from benchmarks.default_study.training import EXPONENTIAL, ROUND_ROBIN, SLOW_QUARTER, Method, Run
 
 # Text: of an AdamW script. Digits: of an Adam script, PyTorch's defaults.
 _DECAY = 0.1
@@ -32,6 +32,7 @@ METHODS: Mapping[str, Method] = {
     "AdamW: rms": replace(_ADAMW, kind="rms"),
     "AdamW: spectral, a third": replace(_ADAMW, kind="spectral", factor=_THIRD),
     "AdamW: spectral": replace(_ADAMW, kind="spectral"),
+    "AdamW: ahead": replace(_ADAMW, kind="spectral", momentum=0.9, rule=_SIGNED),
     "Adam: rms, a third": replace(_ADAM, kind="rms", factor=_THIRD),
     "Adam: rms": replace(_ADAM, kind="rms"),
     "gem": Method("gradient"),
@@ -47,6 +48,7 @@ _OF_ADAM = ("Adam: rms", "Adam: rms, a third")
 Cells = tuple[tuple[int, str], ...]
 
 TEXT, MLP, CNN = "text, 28 k", "digits, mlp", "digits, cnn"
+TEXT_107, TEXT_388, FASHION = "text, 107 k", "text, 388 k", "fashion-mnist, cnn"
 # Steps of each worker.
 _STEPS, _STEPS_OF_MANY = 300, 75
 _CELLS = ((1, ROUND_ROBIN), (3, EXPONENTIAL), (8, EXPONENTIAL))
@@ -122,6 +124,44 @@ def own_steps(seed: int) -> Iterator[Run]:
                 yield Run(case, f"{optimizer} moved", rate, workers, order, workers * _STEPS, seed)
 
 
+# The second part: momentum before the direction, more models, and what decides.
+_AHEAD_OF_ADAMW = ("AdamW: ahead", "AdamW: spectral")
+_SECOND_CELLS = ((1, ROUND_ROBIN), (8, EXPONENTIAL), (32, ROUND_ROBIN), (100, EXPONENTIAL), (32, SLOW_QUARTER))
+_SECOND_RATES = (0.002, 0.001, 0.004)
+
+
+def second_adamw(seed: int) -> Iterator[Run]:
+    """Declare the runs that decide about a translated AdamW: rule 4."""
+    for rate in _SECOND_RATES:
+        for case in (TEXT_107, TEXT):
+            cells: Cells = (*_CELLS, (8, ROUND_ROBIN))
+            yield from translations(case, "AdamW alone", _AHEAD_OF_ADAMW, (rate,), seed, cells)
+    yield from translations(TEXT_107, "AdamW alone", _AHEAD_OF_ADAMW, (0.002,), seed, ((32, EXPONENTIAL),))
+
+
+def second_default(seed: int) -> Iterator[Run]:
+    """Declare the runs that decide about the default without an optimizer: rule 5, and claims D1 and D2."""
+    candidates = {_AHEAD_OF_ALL: (0.002,), "auto": (0.002,)}
+    images = candidates | {"gem": (0.05, 0.2)}
+    yield from defaults(TEXT_107, candidates, _SECOND_CELLS, seed)
+    yield from defaults(CNN, images, _SECOND_CELLS, seed)
+    yield from defaults(MLP, images, _SECOND_CELLS, seed)
+    yield from defaults(TEXT, candidates, _SECOND_CELLS, seed)
+    for workers, order in ((1, ROUND_ROBIN), (8, EXPONENTIAL), (32, ROUND_ROBIN)):
+        for method in candidates:
+            yield Run(TEXT_388, method, 0.002, workers, order, TEXT_GRADIENTS // 2, seed)
+    for workers, order in _SECOND_CELLS[:3]:
+        for method, rates in images.items():
+            for rate in rates:
+                yield Run(FASHION, method, rate, workers, order, TEXT_GRADIENTS, seed)
+
+
+def second_etas(seed: int) -> Iterator[Run]:
+    """Declare the runs of a wrong eta: 3 times too small and too large."""
+    for case in (TEXT, TEXT_107, MLP, CNN):
+        yield from defaults(case, {_AHEAD_OF_ALL: (0.0007, 0.006)}, _SECOND_CELLS[1:3], seed)
+
+
 # Case, script, methods and stages of a table.
 TRANSLATED = (
     (TEXT, "AdamW alone", _OF_ADAMW, ("adamw",)),
@@ -170,6 +210,12 @@ def stage(name: str, seed: int) -> Iterator[Run]:
             yield from defaults(
                 MLP, {"auto": (0.002,), _AHEAD_OF_ALL: (0.004,), "gem": (0.05, 0.2)}, DIGITS_CELLS, seed
             )
+        case "second adamw":
+            yield from second_adamw(seed)
+        case "second default":
+            yield from second_default(seed)
+        case "second etas":
+            yield from second_etas(seed)
         case "own":
             yield from own_steps(seed)
         case _:

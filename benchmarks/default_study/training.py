@@ -35,7 +35,9 @@ from benchmarks.default_study.arithmetic import (
 
 CONTEXT = 32
 PLAIN_GEM = Gem()
-ROUND_ROBIN, EXPONENTIAL = "round-robin", "exponential"
+ROUND_ROBIN, EXPONENTIAL, SLOW_QUARTER = "round-robin", "exponential", "slow quarter"
+# How many times longer each of the slow workers computes.
+_SLOWER = 4.0
 # Of the learning rate that a schedule begins with, over the run, and at its end.
 _WARM_UP, _END = 0.05, 0.1
 
@@ -53,8 +55,11 @@ class Case:
 
 CASES: Mapping[str, Case] = {
     "text, 28 k": Case("text", "transformer", 8, 1.0, TransformerSizes(2, 24, 2)),
+    "text, 107 k": Case("text", "transformer", 8, 1.0, TransformerSizes(2, 56, 4)),
+    "text, 388 k": Case("text", "transformer", 8, 1.0, TransformerSizes(3, 96, 4)),
     "digits, mlp": Case("digits", "mlp", 16),
     "digits, cnn": Case("digits", "cnn", 16),
+    "fashion-mnist, cnn": Case("fashion-mnist", "cnn", 16),
 }
 
 
@@ -192,11 +197,13 @@ def matrices_of(case: str) -> tuple[Matrix, ...]:
 
 def events(run: Run) -> Iterator[Event]:
     """Yield what happens at the server, on the simulator's clock."""
-    times = "exponential:1" if run.order == EXPONENTIAL else "constant:1"
+    times = "constant:1" if run.order == ROUND_ROBIN else "exponential:1"
+    slow = range(run.workers // 4) if run.order == SLOW_QUARTER else ()
     return timeline(
         TimelineSettings(
             run.workers,
             Durations(times),
+            slower=dict.fromkeys(slow, _SLOWER),
             round_robin=run.order == ROUND_ROBIN,
             commits=run.gradients,
             seed=run.seed,
