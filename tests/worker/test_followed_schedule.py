@@ -187,16 +187,80 @@ def test_a_restored_schedule_is_where_the_run_is() -> None:
 def test_a_schedule_that_is_restored_within_an_epoch_stands_where_the_runs_epochs_do() -> None:
     """The rest of an epoch is shorter than an epoch, so the first call must not tell how long epochs are."""
     run = Run(1)
-    first, again = (Worker(run, SCHEDULES["cosine"]) for _ in range(2))
+    worker = Worker(run, SCHEDULES["cosine"])
     found = []
-    for worker, steps in ((first, 20), (first, 20), (first, 20), (again, 2), (again, 20), (again, 20)):
-        if worker is again and not again.commits:
-            again.scheduler.load_state_dict(copy.deepcopy(first.scheduler.state_dict()))
+    for steps in (20, 20, 20, 2, 20, 20):
+        if steps == 2:
+            first, worker = worker, Worker(run, SCHEDULES["cosine"])
+            worker.scheduler.load_state_dict(copy.deepcopy(first.scheduler.state_dict()))
         for _ in range(steps):
             worker.step()
         worker.scheduler.step()
         found.append(worker.scheduler.last_epoch)
     assert found == [1, 2, 3, 4, 4, 5]
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_a_short_first_epoch_in_a_run_that_has_begun_does_not_take_the_schedule_past_the_run(kind: str) -> None:
+    """The script was stopped within an epoch, and restores its place in the data, but not its schedule."""
+    run = Run(1)
+    run.commits = 200
+    worker = Worker(run, SCHEDULES[kind])
+    found = []
+    for steps in (2, 20, 20):
+        for _ in range(steps):
+            worker.step()
+        worker.scheduler.step()
+        found.append(worker.rate)
+    alone = rates_alone(SCHEDULES[kind])
+    assert found[1:] == [alone[11], alone[12]]
+    assert worker.optimizer.param_groups[0]["momentum"] == momentum_alone(SCHEDULES[kind], 12)
+
+
+def momentum_alone(create: Any, steps: int) -> float:
+    optimizer = an_optimizer()
+    scheduler = create(optimizer)
+    for _ in range(steps):
+        optimizer.step()
+        scheduler.step()
+    return float(optimizer.param_groups[0]["momentum"])
+
+
+@pytest.mark.parametrize("calls", [1, 2], ids=["once a step", "twice a step"])
+def test_a_worker_that_joins_late_stands_where_the_run_is_however_often_it_calls(calls: int) -> None:
+    run = Run(1)
+    run.commits = 10
+    worker = Worker(run, lambda optimizer: LambdaLR(optimizer, float))
+    found = []
+    for _ in range(3):
+        worker.step()
+        for _ in range(calls):
+            worker.scheduler.step()
+        found.append(worker.scheduler.last_epoch)
+    assert found == [11 * calls, 12 * calls, 13 * calls]
+
+
+@pytest.mark.parametrize("steps", [1, 4], ids=["each step", "each epoch"])
+def test_a_restored_schedule_goes_on_in_a_new_run(steps: int) -> None:
+    """The script has loaded a checkpoint, and brings its parameters to an empty server."""
+    run = Run(1)
+    for _ in range(2):  # the second worker joins later, with the same checkpoint
+        worker = Worker(run, SCHEDULES["lambda"])
+        worker.scheduler.load_state_dict(worker.scheduler.state_dict() | {"last_epoch": 50})
+        found = []
+        for _ in range(3):
+            for _ in range(steps):
+                worker.step()
+            worker.scheduler.step()
+            found.append(worker.scheduler.last_epoch)
+        assert found == [51, 52, 53]
+
+
+def test_a_restored_schedule_that_is_stepped_before_the_first_step_of_a_new_run_goes_on() -> None:
+    worker = Worker(Run(1), SCHEDULES["cosine"])
+    worker.scheduler.load_state_dict(worker.scheduler.state_dict() | {"last_epoch": 20})
+    worker.scheduler.step()
+    assert worker.scheduler.last_epoch == 21
 
 
 class WarmedUp(LRScheduler):

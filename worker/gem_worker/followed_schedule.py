@@ -5,10 +5,14 @@ workers), not the steps of one of them: a slow worker's schedule would lag behin
 the script still calls `scheduler.step()` as often as it did, and the scheduler moves as far as the run has.
 """
 
+import copy
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, SupportsIndex
 
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, OneCycleLR, ReduceLROnPlateau, SequentialLR
 
@@ -16,6 +20,9 @@ from gem_worker.errors import UnsupportedOptimizerError
 
 Schedulers = LRScheduler | Sequence[LRScheduler]
 _log = logging.getLogger(__name__)
+
+# What PyTorch's schedulers set in a parameter group; OneCycleLR and CyclicLR move the momentum, too.
+_SCHEDULED = ("lr", "momentum", "betas")
 
 
 class Position(NamedTuple):
@@ -30,27 +37,88 @@ class Position(NamedTuple):
     commits: float
 
 
+class _Saved:
+    """One of PyTorch's own schedulers at the start of its schedule, with what schedulers set in parameter groups."""
+
+    def __init__(self, scheduler: LRScheduler) -> None:
+        self._attributes = [(one, dict(vars(one))) for one in _parts(scheduler)]
+        self._groups = [
+            (group, {name: copy.deepcopy(group[name]) for name in _SCHEDULED if name in group})
+            for group in scheduler.optimizer.param_groups
+        ]
+
+    @classmethod
+    def of(cls, scheduler: LRScheduler) -> "_Saved | None":
+        """None for classes of others, whose steps may change more than attributes and groups."""
+        is_torchs = all(type(one).__module__ == LRScheduler.__module__ for one in _parts(scheduler))
+        return cls(scheduler) if is_torchs else None
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Bring scheduler and groups back."""
+        for scheduler, attributes in self._attributes:
+            vars(scheduler).update(attributes)
+        for group, saved in self._groups:
+            for name, value in saved.items():
+                if isinstance(group[name], Tensor):
+                    group[name].copy_(value)
+                else:
+                    group[name] = value
+
+
+@dataclass(slots=True)
+class _FirstCall:
+    """The script's first call of a scheduler behind a step of this worker, in a run that had begun when it joined.
+
+    Attributes:
+        progress: of the run then.
+        commits: of this worker then; calls that come at the same number of commits belong to the first.
+        calls: their number.
+        stands: where the schedule stood before; 0: the script had not restored it.
+    """
+
+    progress: float
+    commits: float
+    calls: int
+    stands: int
+
+    @property
+    def expected(self) -> int:
+        """Where these calls would bring the schedule without gemps."""
+        return self.stands + self.calls
+
+
 class FollowedSchedule:
     """A scheduler whose `step` follows the run until `close`.
 
     After k calls of the script since this worker's first step, in c commits of this worker, it stands at
     round(progress k / c) steps, counted from the start of its schedule. So it does not matter whether the script calls
     it at each step, at each epoch or twice a step, and the scheduler of a worker that was restarted catches up at its
-    first call. It never goes back. Its class is replaced, not its attributes, which are its `state_dict`.
+    first call. But for the case below, it never goes back. Its class is replaced, not its attributes, which are its
+    `state_dict`.
 
     Calls before the worker's first step do not tell how many calls a commit has. In a new run they move the schedule
-    ahead, as they would alone; in a run that has begun they wait for the first step.
+    ahead, as they would alone; in a run that has begun they wait for the first step. A schedule that the script has
+    restored, in a new run, goes on from there.
 
-    A script that restores its schedule may go on in the middle of an epoch, so its first call may come after any number
-    of steps, and tells nothing either: the schedule moves at most one step, and calls and commits count from there.
+    A worker that joins a run that has begun may be in the middle of an epoch, so its first call may come after any
+    number of steps. Therefore calls and commits count from the first call as soon as there is a second, and until then:
+
+    - a schedule that the script has restored moves as it would alone. If it then stands more than a step ahead of the
+      run, the run was begun with a restored schedule, too, and the lead remains;
+    - another one goes where the first call says that the run is. That is too far if the first epoch was shorter than
+      the others; the second call then takes it back, if it is one of PyTorch's own schedulers.
     """
 
     def __init__(self, scheduler: LRScheduler, position: Callable[[], Position]) -> None:
         self._scheduler = scheduler
         self._position = position
+        self._has_begun = position().progress > 0
+        self._is_called = False
         self._calls = self._ahead = 0
         self._uncounted = 0  # steps that the scheduler itself does not count
-        self._origin = 0, 0.0  # calls and commits from which both are counted
+        self._first: _FirstCall | None = None
+        self._before_first: _Saved | None = None
         self._limit = _last_step(scheduler)
         self._class = type(scheduler)
 
@@ -72,7 +140,7 @@ class FollowedSchedule:
         """Give the scheduler its own `step` back; warn if the script never called it."""
         self._scheduler.__class__ = self._class
         _, commits = self._position()
-        if commits and not self._calls + self._ahead:
+        if commits and not self._is_called:
             _log.warning(
                 "%s was passed as scheduler= and never stepped, so the learning rate has not changed: call "
                 "scheduler.step() as without gemps, after ps.step() or after each epoch",
@@ -87,24 +155,40 @@ class FollowedSchedule:
             )
         progress, commits = self._position()
         stands = _steps_of(self._scheduler) + self._uncounted
+        if not self._is_called:
+            self._is_called = True
+            self._ahead = 0 if self._has_begun else stands
         if commits:
             self._calls += 1
         elif not progress:
             self._ahead += 1
-        is_restored = self._calls == 1 and self._origin[0] == 0 and stands > self._ahead
-        target = int(min(self._ahead + self._followed(progress, commits), self._limit))
-        if is_restored:
-            self._origin = 1, commits
-            target = min(target, stands + 1)
+        target = int(min(self._target(progress, commits, stands), self._limit))
+        if self._before_first is not None and self._first is not None and commits > self._first.commits:
+            if target < stands:
+                stands = self._uncounted = 0
+                self._before_first.restore()
+            self._before_first = None
         for _ in range(target - stands):
             before = _steps_of(self._scheduler)
             self._class.step(self._scheduler)
             self._uncounted += 1 - (_steps_of(self._scheduler) - before)
 
-    def _followed(self, progress: float, commits: float) -> int:
-        """Where the run is, in calls of the script; 0 as long as no commit says how many calls it has."""
-        calls, since = self._calls - self._origin[0], commits - self._origin[1]
-        return round(progress * calls / since) if since else 0
+    def _target(self, progress: float, commits: float, stands: int) -> int:
+        """Where the schedule belongs, in calls of the script."""
+        if not self._calls:
+            return self._ahead
+        if not self._has_begun:
+            return self._ahead + round(progress * self._calls / commits)
+        first = self._first
+        if first is None:
+            first = self._first = _FirstCall(progress, commits, 0, stands)
+            self._before_first = None if stands else _Saved.of(self._scheduler)
+        if commits == first.commits:
+            first.calls += 1
+            return first.expected if first.stands else round(progress * first.calls / commits)
+        share = (self._calls - first.calls) / (commits - first.commits)
+        lead = first.expected - first.progress * share if first.stands else 0.0
+        return round(progress * share + (lead if lead > 1 else 0.0))
 
 
 def as_schedulers(schedulers: Schedulers | None) -> tuple[LRScheduler, ...]:
@@ -150,3 +234,9 @@ def _last_step(scheduler: LRScheduler) -> float:
     if isinstance(scheduler, SequentialLR):
         return scheduler._milestones[-1] + _last_step(nested[-1]) if nested else float("inf")
     return min(map(_last_step, nested), default=float("inf"))
+
+
+def _parts(scheduler: LRScheduler) -> list[LRScheduler]:
+    """The scheduler, and those of which it consists."""
+    nested: Sequence[LRScheduler] = getattr(scheduler, "_schedulers", ())
+    return [scheduler, *(part for one in nested for part in _parts(one))]
