@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from gem_cli.errors import FAILED, USAGE
+from gem_worker.models import model_for_task
 from gem_worker.tasks import Samples, create_task
 
 from tests.cli.processes import PATIENCE, command_without, gemps, gemps_here, started
@@ -16,14 +17,27 @@ def test_the_file_has_the_very_samples_that_the_python_task_trains_on_and_holds_
     assert done.returncode == 0, done.stderr
     assert done.stdout == "digits.json: 1442 samples to train on, 355 held out\n"
     found = json.loads((tmp_path / "digits.json").read_text(encoding="utf-8"))
-    assert {name: found[name] for name in ("task", "features", "classes", "maximum")} == {
-        "task": "digits", "features": 64, "classes": 10, "maximum": 16,
+    assert {name: found[name] for name in ("task", "features", "classes", "maximum", "hidden", "activation")} == {
+        "task": "digits", "features": 64, "classes": 10, "maximum": 16, "hidden": [64], "activation": "relu",
     }  # fmt: skip
     task = create_task("digits")
     for part, samples in (("train", task.train), ("held_out", task.test)):
         inputs, labels = _all(samples)
         assert torch.equal(torch.tensor(found[part]["inputs"]) / found["maximum"], inputs.flatten(1))
         assert found[part]["labels"] == labels.tolist()
+
+
+def test_the_file_has_the_layout_of_the_python_workers_model(tmp_path: Path) -> None:
+    file = tmp_path / "digits.json"
+    assert gemps_here("export-task", "digits", "--output", str(file)).returncode == 0
+    exported = json.loads(file.read_text(encoding="utf-8"))["layout"]
+    model = model_for_task(create_task("digits"), "", seed=0)
+    assert [(one["name"], tuple(one["shape"])) for one in exported] == [
+        (name, tuple(value.shape)) for name, value in model.named_parameters()
+    ]
+    assert {(one["element_type"], one["kind"]) for one in exported} == {("float32", "parameter")}
+    assert not list(model.named_buffers())
+    assert sum(isinstance(one, torch.nn.ReLU) for one in model.modules()) == 1
 
 
 def test_it_needs_no_torch(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from gem_worker.errors import TaskError
 CLASSES = 10
 SIDE = 8
 MAXIMUM = 16  # of a pixel
+HIDDEN = 64  # units of the perceptron that learns them
 
 _HELD_OUT_EVERY = 5
 

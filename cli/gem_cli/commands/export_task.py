@@ -20,7 +20,7 @@ def export_task(
         ),
     ] = None,
 ) -> None:
-    """Write a task's samples to a JSON file, for workers in other languages.
+    """Write a task's model and samples to a JSON file, for workers in other languages.
 
     docs/command-line.md describes the file.
 
@@ -47,21 +47,34 @@ def export_task(
 
 
 def _digits() -> dict[str, Any]:
-    from gem_worker.digits_file import CLASSES, MAXIMUM, read_digits
+    from gem_worker.digits_file import CLASSES, HIDDEN, MAXIMUM, read_digits
 
     digits = read_digits()
+    features = digits.pixels.shape[1]
 
     def part(chosen: Any) -> dict[str, Any]:
         return {"inputs": digits.pixels[chosen].tolist(), "labels": digits.labels[chosen].tolist()}
 
     return {
         "task": "digits",
-        "features": digits.pixels.shape[1],
+        "layout": [
+            _parameter("hidden.weight", HIDDEN, features),
+            _parameter("hidden.bias", HIDDEN),
+            _parameter("output.weight", CLASSES, HIDDEN),
+            _parameter("output.bias", CLASSES),
+        ],
+        "hidden": [HIDDEN],
+        "activation": "relu",
+        "features": features,
         "classes": CLASSES,
         "maximum": MAXIMUM,
         "train": part(~digits.held_out),
         "held_out": part(digits.held_out),
     }
+
+
+def _parameter(name: str, *shape: int) -> dict[str, Any]:
+    return {"name": name, "shape": shape, "element_type": "float32", "kind": "parameter"}
 
 
 _EXPORTS: dict[str, Callable[[], dict[str, Any]]] = {"digits": _digits}

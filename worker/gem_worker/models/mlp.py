@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-_HIDDEN = 64
+from gem_worker.digits_file import HIDDEN
 
 
 def mlp(input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
@@ -13,8 +13,8 @@ def mlp(input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
     return nn.Sequential(
         OrderedDict(
             flatten=nn.Flatten(),
-            hidden=nn.Linear(math.prod(input_shape), _HIDDEN),
+            hidden=nn.Linear(math.prod(input_shape), HIDDEN),
             relu=nn.ReLU(),
-            output=nn.Linear(_HIDDEN, classes),
+            output=nn.Linear(HIDDEN, classes),
         )
     )
