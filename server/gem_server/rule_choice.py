@@ -15,7 +15,8 @@ With `--rule auto` the rule is gem, and the Join of the first worker decides the
 Options that were given by hand win over what follows from a worker without a recipe, and leave no room for a recipe.
 Later workers have to fit, and are refused otherwise. With the first parameters the decision is final. It is in each
 checkpoint, and a server that resumes the run with `--rule auto` takes it from there; a run without one was begun under
-a named rule, and goes on without a recipe, with gradients. Secondary shards take the primary's decision.
+a named rule, and goes on without a recipe, with gradients. A server that resumes the run under a named rule keeps the
+decision in its checkpoints for a later one. Secondary shards take the primary's decision.
 
 Event loop thread only. The rule object stays the same: it has not begun when its settings change.
 """
@@ -68,6 +69,8 @@ class RuleChoice:
         self.rule = rule
         self._run = run
         self._bound = recipe
+        # Of a run that is resumed under a named rule: what its first worker had decided, as in its checkpoint.
+        self._kept: Mapping[str, Any] | None = None
         self.direction: Direction = settings.given_direction or "gradient"
         self.on_change: list[Callable[[], None]] = []
         recipe.is_bound = not settings.is_auto
@@ -123,14 +126,17 @@ class RuleChoice:
 
     @property
     def record(self) -> dict[str, Any] | None:
-        """The decision as JSON values, for checkpoints; None under a named rule."""
-        if not (self._settings.is_auto and self.is_decided):
+        """The decision as JSON values, for checkpoints; under a named rule the one of before, if there is one."""
+        if not self._settings.is_auto:
+            return None if self._kept is None else dict(self._kept)
+        if not self.is_decided:
             return None
         return {"recipe": recipe_record(self.recipe), "direction": self.direction}
 
     def restore(self, record: Mapping[str, Any] | None) -> None:
         """Take the decision of a run that is resumed. Raises KeyError, TypeError or ValueError."""
         if not self._settings.is_auto:
+            self._keep(record)
             return
         if record is None:
             logger.warning(
@@ -143,6 +149,18 @@ class RuleChoice:
             return
         recipe, direction = read_recipe(record["recipe"]), _direction(record["direction"])
         self._decide(recipe, direction if recipe is not None else self._settings.given_direction or direction)
+
+    def _keep(self, record: Mapping[str, Any] | None) -> None:
+        self._kept = record
+        recipe = None if record is None else read_recipe(record["recipe"])
+        if recipe is not None:
+            logger.info(
+                "the run has followed its first worker's %s (%s) until now; --rule %s takes its place, and --rule auto "
+                "goes on with it after another --resume",
+                recipe.optimizer,
+                _summary(recipe),
+                self.rule.name,
+            )
 
     def describe(self) -> str:
         """What the run does, in one line for people."""
@@ -198,7 +216,7 @@ class RuleChoice:
             fix = "give ParameterServer the same optimizer as there, or name the server's rule, for example --rule gem"
         else:
             difference = own.difference(offered)
-            fix = "start all workers with the same optimizer"
+            fix = "start all workers with the same optimizer, or name the server's rule, for example --rule gem"
         if difference:
             raise RefusedError(Reason.RECIPE, f"{difference}: {fix}", metadata={"difference": difference[:1024]})
 

@@ -343,6 +343,29 @@ async def test_a_resumed_server_that_names_its_rule_needs_no_recipe(serve: Serve
     assert (settings.rule, settings.HasField("recipe")) == ("downpour", False)
 
 
+@pytest.mark.parametrize("own", [recipe("movement", "LAMB", {"lr": 0.01}), None], ids=["recipe", "direction"])
+@pytest.mark.parametrize("end", [_stopped, _killed])
+async def test_a_named_rule_in_between_keeps_the_first_workers_decision(
+    serve: Serve, tmp_path: Path, own: run_pb2.Recipe | None, end: Callable[..., Any]
+) -> None:
+    settings: dict[str, Any] = {"data_dir": tmp_path, "durability": "commit"}
+    serving = await auto(serve, **settings)
+    worker = await serving.joined(recipe=own, directions=ALL_DIRECTIONS)
+    await worker.initialize()
+    before, told = worker.membership.settings, await rule_of(serving)
+    await end(serving)
+    for _ in range(2):
+        serving = await serve(rule="gem", resume=True, **settings)
+        (other,) = await serving.training()
+        await other.commit(other.delta(1))
+        await end(serving)
+    serving = await auto(serve, resume=True, **settings)
+    assert await rule_of(serving) == told
+    assert (await serving.worker().join(recipe=own, directions=ALL_DIRECTIONS)).settings == before
+    refusal = await refused(serving.worker().join(recipe=recipe(), directions=ALL_DIRECTIONS), "RECIPE")
+    assert "name the server's rule" in refusal.message
+
+
 async def test_the_checkpoint_has_the_recipe_in_full(serve: Serve, tmp_path: Path) -> None:
     serving = await auto(serve, data_dir=tmp_path)
     await (await serving.joined(recipe=recipe())).initialize()
