@@ -55,11 +55,20 @@ def describe_waiting(status: Status) -> str:
     if state(status) == "WAITING":
         missing = missing_workers(status)
         if not missing:
-            return f"waiting: {live} workers have joined, and none has brought the first parameters"
+            return f"waiting: {_joined(live)}, and none has brought the first parameters"
         return f"waiting: {live} of {live + missing} workers have joined, {missing} missing"
     if state(status) == "TRAINING" and live and not int(status.get("commits_of_process", 1)):
-        return f"waiting: {live} workers have joined, and the first commit has not come"
+        return f"waiting: {_joined(live)}, and the first commit has not come"
     return ""
+
+
+def workers_in_words(count: int) -> str:
+    """`1 worker`, `3 workers`."""
+    return f"{count} worker{'s' if count != 1 else ''}"
+
+
+def _joined(count: int) -> str:
+    return f"{workers_in_words(count)} {'has' if count == 1 else 'have'} joined"
 
 
 def condition(worker: Status) -> str:
@@ -134,7 +143,7 @@ def plain_line(status: Status) -> str:
         *([loss, *held_out] if is_over else [*held_out, loss]),
         *rest,
         f"fairness {number(status.get('jain_index'))}",
-        f"{live} worker{'s' if live != 1 else ''}",
+        workers_in_words(live),
     ]
     return "  ".join(parts)
 
@@ -227,7 +236,7 @@ def run_figures(status: Status) -> Table:
         number(found["mean_pi"]),
         percent(found["blocked"]),
         number(status.get("jain_index"), 4),
-        number(status.get("next_eta")),
+        "-" if is_eta_open(status) else number(status.get("next_eta")),
         str(live_workers(status)),
     )
     grid.add_row(*(f"[dim]{name}[/dim]" for name in names))
@@ -359,6 +368,22 @@ def rule_line(status: Status) -> str:
     return told.removeprefix("rule ") or rule_name(status.get("settings", {})) or "-"
 
 
+def is_eta_open(status: Status) -> bool:
+    """Whether the server has no learning rate: the first worker decides it, or each worker's optimizer has its own."""
+    settings = status.get("settings", {})
+    return "rule" in settings and not settings.get("eta")
+
+
+def eta_in_words(status: Status) -> str:
+    """The learning rate of the next commit, or who decides it."""
+    settings = status.get("settings", {})
+    if recipe := settings.get("recipe"):
+        return f"{number(settings.get('eta'))} of {printable(str(recipe.get('optimizer')))}, and its schedule"
+    if not is_eta_open(status):
+        return f"{number(status.get('next_eta'))} now, {number(settings.get('eta'))} set"
+    return "the first worker decides" if settings["rule"] == "auto" else "that of each worker's optimizer"
+
+
 def facts(status: Status) -> list[tuple[str, str]]:
     """Further (name, value) facts."""
     return [
@@ -378,7 +403,7 @@ def _facts_of_settings(status: Status) -> list[tuple[str, str]]:
     return [
         ("rule", rule_line(status)),
         ("rule settings", numbers or "none"),
-        ("eta", f"{number(status.get('next_eta'))} now, {number(settings.get('eta'))} set"),
+        ("eta", eta_in_words(status)),
         ("budget", budget or "none"),
         ("order", str(settings.get("order", "")).rpartition("ORDER_")[2].lower().replace("_", "-")),
     ]

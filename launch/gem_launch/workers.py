@@ -118,7 +118,7 @@ class _Workers:
 
     def run(self, reporter: Reporter) -> None:
         self._warnings = WorkerWarnings(reporter)
-        reporter.phase("workers", f"{self._count} workers start, and join the run")
+        reporter.phase("workers", f"starting {status_view.workers_in_words(self._count)}, which join the run")
         self._processes.start_all(self._count)
         follower = Follower(self._address, REPORT_INTERVAL)
         try:
@@ -156,7 +156,7 @@ class _Workers:
         texts = [text or (ending.traceback if ending else "") for text, ending in zip(texts, endings, strict=True)]
         failures = {place: text for place, text in enumerate(texts) if text}
         if failures or self._too_few:
-            lines = [f"{len(failures)} of {self._count} workers failed{self._too_few}"]
+            lines = [f"{len(failures)} of {status_view.workers_in_words(self._count)} failed{self._too_few}"]
             for place, text in failures.items():
                 index = order[place]
                 same = next((other for other, said in failures.items() if said == text), place)

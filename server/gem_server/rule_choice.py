@@ -72,6 +72,8 @@ class RuleChoice:
         # Of a run that is resumed under a named rule: what its first worker had decided, as in its checkpoint.
         self._kept: Mapping[str, Any] | None = None
         self.direction: Direction = settings.given_direction or "gradient"
+        # Under a named rule: whether the worker that joined last has an optimizer, whose movement it commits.
+        self._moves = False
         self.on_change: list[Callable[[], None]] = []
         recipe.is_bound = not settings.is_auto
 
@@ -84,6 +86,11 @@ class RuleChoice:
     def is_decided(self) -> bool:
         """Whether workers can commit by it."""
         return self._bound.is_bound
+
+    @property
+    def has_eta(self) -> bool:
+        """Whether the server knows the rate of commits: not before the first worker, nor of own optimizers' steps."""
+        return not self._moves and (self.is_decided or "eta" in self._settings.model_fields_set)
 
     @property
     def rule_name(self) -> str:
@@ -101,6 +108,7 @@ class RuleChoice:
         if not self._settings.is_auto or (self.is_decided and not is_first):
             self._check_recipe(recipe)
             self._check_direction(offer, self.direction)
+            self._moves = not self._settings.is_auto and offer.recipe is not None
             return
         direction: Direction = self.direction_of(offer) if recipe is None else "gradient"
         self._check_direction(offer, direction)
@@ -175,7 +183,8 @@ class RuleChoice:
             parts.append(f"precondition {self.rule.precondition}")
         if is_auto or self.direction != "gradient":
             parts.append(f"direction {self.direction}")
-        return f"rule {', '.join(parts)}, eta {self._run.schedule.eta:g}"
+        parts.append("of what workers' optimizers moved" if self._moves else f"eta {self._run.schedule.eta:g}")
+        return f"rule {', '.join(parts)}"
 
     def _decide(self, recipe: Recipe | None, direction: Direction) -> None:
         if self.is_decided and (recipe, direction) == (self.recipe, self.direction):

@@ -70,6 +70,25 @@ def test_the_rule_is_told_in_the_words_of_the_server_and_shortly_by_whose_optimi
     assert status_view.rule_name(of_run) == "gem by AdamW"
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "0.05 now, 0.05 set"),
+        ({"rule": "auto", "eta": 0.0}, "the first worker decides"),
+        ({"eta": 0.0}, "that of each worker's optimizer"),
+        ({"eta": 0.001, "recipe": {"optimizer": "AdamW"}}, "0.001 of AdamW, and its schedule"),
+    ],
+)
+def test_eta_is_a_number_only_where_the_server_decides_it(settings: dict[str, Any], words: str) -> None:
+    seen = changed(settings={**STATUS["settings"], **settings})
+    assert ("eta", words) in status_view.facts(seen)
+    assert ("0.05" in printed(status_view.run_figures(seen), 120)) is (words[0] == "0")
+
+
+def test_one_worker_is_not_several() -> None:
+    assert status_view.describe_waiting(changed(commits_of_process=0)).startswith("waiting: 1 worker has joined, and")
+
+
 def test_a_line_has_the_figures_to_watch() -> None:
     line = status_view.plain_line(STATUS)
     for text in (

@@ -67,6 +67,27 @@ async def test_the_first_workers_recipe_becomes_the_runs(serve: Serve) -> None:
     assert not status.settings.recipe.group_of_parameter
 
 
+async def test_eta_is_open_until_the_first_worker_has_decided_it_or_the_server_was_given_it(serve: Serve) -> None:
+    serving = await auto(serve)
+    assert (await serving.status()).settings.eta == 0
+    await serving.worker().join(recipe=recipe())
+    assert (await serving.status()).settings.eta == 0.001
+    given = await auto(serve, eta=0.01)
+    assert (await given.status()).settings.eta == 0.01
+
+
+async def test_a_named_rule_tells_no_eta_where_workers_commit_what_their_optimizers_moved(serve: Serve) -> None:
+    serving = await serve(rule="adaptive-staleness")
+    assert await rule_of(serving) == "rule adaptive-staleness, eta 0.05"
+    worker = serving.worker()
+    assert (await worker.join(recipe=recipe())).settings.eta == 0.05
+    assert await rule_of(serving) == "rule adaptive-staleness, of what workers' optimizers moved"
+    assert (await serving.status()).settings.eta == 0
+    await worker.leave()
+    await serving.worker().join()
+    assert await rule_of(serving) == "rule adaptive-staleness, eta 0.05"
+
+
 @pytest.mark.parametrize(
     ("kind", "words"), [("gradient", "gradients"), ("spectral", "orthogonalised, RMS-scaled gradients")]
 )

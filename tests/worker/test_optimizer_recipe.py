@@ -116,6 +116,7 @@ def test_a_recipe_is_that_of_the_first_step_however_far_the_schedule_is() -> Non
     optimizer = SGD(model.parameters(), lr=1.0, momentum=0.9)
     schedule = OneCycleLR(optimizer, max_lr=0.5, total_steps=10)
     before = choice_for(model, optimizer).recipe
+    assert before.groups[0]["lr"] == 0.5, "OneCycleLR begins at a 25th"
     for _ in range(4):
         optimizer.step()
         schedule.step()

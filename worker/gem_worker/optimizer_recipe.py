@@ -216,8 +216,8 @@ def _numbers_of(optimizer: Optimizer, group: Mapping[str, Any], factor: float) -
 
 
 def _first_rate(group: Mapping[str, Any]) -> float:
-    """The learning rate before the first step, where a scheduler keeps it."""
-    return number_of(group.get("initial_lr", group.get("lr")))
+    """The learning rate before the first step, where schedulers keep it; of OneCycleLR, which begins low, the peak."""
+    return number_of(group.get("max_lr", group.get("initial_lr", group.get("lr"))))
 
 
 def _muon_factor(adjust: str, rows: int, columns: int) -> float:

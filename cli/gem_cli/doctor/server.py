@@ -90,7 +90,7 @@ class Visit:
                 "server", f"{text}: workers are sent home; a larger budget, or another --data-dir, begins anew"
             )
         else:
-            yield ok("server", f"{text}, {status_view.live_workers(status)} workers")
+            yield ok("server", f"{text}, {status_view.workers_in_words(status_view.live_workers(status))}")
         yield ok("rule", status_view.rule_line(status))
         yield self._version(str(status.get("server_version", "")))
         yield _room(status.get("memory", {}), status)

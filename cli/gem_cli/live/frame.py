@@ -153,11 +153,15 @@ def _facts(status: Status, *, all_of_them: bool) -> list[tuple[str, str]]:
         ("fairness", f"{status.get('jain_index', 0.0):.3f} of 1 (Jain)"),
         ("queue", f"{queue.get('length', 0)} ready, {queue.get('waiting', 0)} waiting"),
         ("memory", f"{_mib(memory.get('reserved_bytes', 0))} of {_mib(memory.get('limit_bytes', 0))} MiB"),
-        ("eta", f"{compact(status.get('next_eta'))}, rule {rule}"),
+        ("eta", f"{_eta(status)}, rule {rule}"),
     ]
     if all_of_them:
         found += [(name, value) for name, value in status_view.facts(status) if name not in _SHOWN]
     return found
+
+
+def _eta(status: Status) -> str:
+    return status_view.eta_in_words(status) if status_view.is_eta_open(status) else compact(status.get("next_eta"))
 
 
 def _mib(number: float) -> str:

@@ -181,8 +181,9 @@ class TrainingRun:
             workers=self._plan.workers,
             run_dir=str(self._folder.path),
         )
-        imports = "" if self._plan.is_script else "import PyTorch, "
-        self._reporter.phase("workers", f"{self._plan.workers} workers start, {imports}load their data and join")
+        imports = "" if self._plan.is_script else "importing PyTorch, "
+        workers = status_view.workers_in_words(self._plan.workers)
+        self._reporter.phase("workers", f"starting {workers}: {imports}loading data, joining the run")
         if url := str(ready.get("dashboard", "")):
             self._reporter.event("dashboard", f"dashboard {url}", url=url)
         return address

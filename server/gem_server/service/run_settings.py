@@ -13,14 +13,13 @@ class RunSettingsMessages:
 
     Attributes:
         for_workers: Join's, with the whole recipe.
-        for_people: the status'; its recipe lacks the groups of the PARAMETERs.
     """
 
     def __init__(self, settings: ServerSettings, choice: RuleChoice, run: Run) -> None:
         self._settings = settings
         self._choice = choice
         self._run = run
-        self.for_workers = self.for_people = run_pb2.RunSettings()
+        self.for_workers = run_pb2.RunSettings()
         self._make()
         choice.on_change.append(self._make)
 
@@ -29,10 +28,18 @@ class RunSettingsMessages:
         """What the run does with commits, in one line for people."""
         return self._choice.describe()
 
+    def for_people(self) -> run_pb2.RunSettings:
+        """The status': its recipe lacks the groups of the PARAMETERs, and eta is 0 where the server decides none."""
+        found, recipe = run_pb2.RunSettings(), self._choice.recipe
+        found.CopyFrom(self.for_workers)
+        if recipe is not None:
+            found.recipe.CopyFrom(messages.recipe_to(recipe, with_parameters=False))
+        if not self._choice.has_eta:
+            found.eta = 0
+        return found
+
     def _make(self) -> None:
         recipe = self._choice.recipe
         self.for_workers = messages.run_settings_to(self._settings, self._choice, self._run.schedule)
-        self.for_people = messages.run_settings_to(self._settings, self._choice, self._run.schedule)
         if recipe is not None:
             self.for_workers.recipe.CopyFrom(messages.recipe_to(recipe))
-            self.for_people.recipe.CopyFrom(messages.recipe_to(recipe, with_parameters=False))

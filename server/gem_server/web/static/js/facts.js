@@ -90,6 +90,12 @@ export function showMemory(run) {
   ]);
 }
 
+function learningRate({ next_eta, settings }) {
+  if (!settings.eta) return settings.rule === "auto" ? "the first worker decides" : "that of each worker’s optimizer";
+  if (settings.recipe) return `${plain(settings.eta)} of ${settings.recipe.optimizer}, and its schedule`;
+  return `${plain(next_eta)} now; ${plain(settings.eta)} set, ${word(settings.eta_schedule, "ETA_SCHEDULE_")}`;
+}
+
 export function showFacts(run) {
   const { status } = run;
   const { settings, checkpoint, version } = status;
@@ -98,7 +104,7 @@ export function showFacts(run) {
   define(byId("facts-list"), [
     ["Update rule", status.rule.replace(/^rule /, ""), "What the server makes of a worker’s delta, and who decided that."],
     ["Rule settings", rule.join(", ") || "none", "Numbers of the update rule."],
-    ["Learning rate", `${plain(status.next_eta)} now; ${plain(settings.eta)} set, ${word(settings.eta_schedule, "ETA_SCHEDULE_")}`, "Eta of the next gradient, and how it follows the clock."],
+    ["Learning rate", learningRate(status), "Eta of the next gradient, and how it follows the clock."],
     ["Budget", budget(settings.budget, run), "When the run is finished."],
     ["Version", version.clock ? `clock ${count(version.clock)}` : "no parameters yet", "The clock counts applied commits; each makes a version."],
     ["Model", status.parameter_count ? `${count(status.parameter_count)} parameters in ${count(status.tensor_count)} ${status.tensor_count === 1 ? "tensor" : "tensors"}` : "not known yet", "What the first worker brought."],
