@@ -94,6 +94,24 @@ def test_a_worker_that_fails_again_and_again_is_given_up_and_the_run_fails(tmp_p
     assert summary["exit_codes"] == {"server": 0, "worker-0": 0, "worker-1": -9}
 
 
+def test_a_worker_that_fails_twice_at_the_same_place_without_a_commit_is_given_up(tmp_path: Path) -> None:
+    broken = """
+def broken():
+    with Client(os.environ["GEMPS_SERVER"], worker_name=os.environ["GEMPS_WORKER_NAME"], layout=LAYOUT) as client:
+        join(client)
+        failed()
+
+broken()
+"""
+    done, summary = trained(tmp_path, broken, "--workers=1")
+    assert done.returncode == FAILED
+    assert (
+        "worker-0 is not started again, because it has failed at the same place twice, without a commit in between: "
+        "ValueError: no more data\n"
+    ) in done.stdout
+    assert (summary["run_state"], summary["restarts"], summary["commits"]) == ("finished", {"worker-0": 1}, 0)
+
+
 @pytest.mark.long
 def test_a_script_that_fails_before_it_joins_is_not_started_again(tmp_path: Path) -> None:
     done, summary = trained(tmp_path, "failed()", "--steps=40")

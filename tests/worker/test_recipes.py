@@ -389,6 +389,27 @@ def test_a_run_resumes_with_the_optimizers_state_and_its_schedule_bit_by_bit(tmp
         assert {int(state["step"]) for state in optimizer.state.values()} == {12}
 
 
+@pytest.mark.parametrize("kind", [AdamW, Adadelta], ids=["translated", "own steps"])
+@pytest.mark.parametrize("who", ["scheduler", "passed scheduler", "by hand"])
+def test_a_scheduler_that_was_not_passed_is_warned_of_once_it_changes_the_rate(
+    who: str, kind: type[Optimizer], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make("perceptron")
+    optimizer = kind(model.parameters(), lr=0.01)  # type: ignore[call-arg]
+    scheduler = None if who == "by hand" else LambdaLR(optimizer, lambda step: 1 / (1 + step // 2))
+    passed = {"scheduler": scheduler} if who == "passed scheduler" else {}
+    warned = []
+    with serve() as server, connect(server, model, optimizer, **passed) as ps:
+        for step in range(6):
+            train(ps, 1, first=step)
+            if scheduler is not None:
+                scheduler.step()
+            else:
+                optimizer.param_groups[0]["lr"] = 0.01 / (1 + ps.progress)
+            warned.append(sum("own steps: workers of different speed" in line for line in caplog.messages))
+    assert warned == ([0, 0, 1, 1, 1, 1] if who == "scheduler" else [0] * 6)
+
+
 def test_a_schedule_that_a_script_restored_goes_on_from_there_on_an_empty_server() -> None:
     model = make("perceptron")
     optimizer = adamw(model)

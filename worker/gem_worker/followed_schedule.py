@@ -191,6 +191,34 @@ class FollowedSchedule:
         return round(progress * share + (lead if lead > 1 else 0.0))
 
 
+class UnfollowedSchedule:
+    """Warns once if a scheduler that was not passed as `scheduler=` moves the learning rate.
+
+    A scheduler marks the `step` of its optimizer when it is made, which tells its rates from those that a script sets
+    by hand, as from `ParameterServer.progress`. One that is made after the worker has joined is not noticed.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._name = type(optimizer).__name__
+        self._is_watching = hasattr(optimizer.step, "_wrapped_by_lr_sched")
+        self._first: float | None = None
+
+    def compare(self, rate: float) -> None:
+        """Look at the rate of a commit."""
+        self._first = rate if self._first is None else self._first
+        if not self._is_watching or rate == self._first:
+            return
+        self._is_watching = False
+        _log.warning(
+            "a scheduler has changed the learning rate of %s from %g to %g by this worker's own steps: workers of "
+            "different speed get different rates, and one that is started again begins anew. Pass it, "
+            "ParameterServer(..., scheduler=scheduler), and it follows the run",
+            self._name,
+            self._first,
+            rate,
+        )
+
+
 def as_schedulers(schedulers: Schedulers | None) -> tuple[LRScheduler, ...]:
     """Check the argument `scheduler`.
 

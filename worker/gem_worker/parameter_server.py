@@ -42,7 +42,14 @@ from gem_worker.errors import (
     UnsupportedOptimizerError,
 )
 from gem_worker.flat_model import FlatModel
-from gem_worker.followed_schedule import FollowedSchedule, Position, Schedulers, as_schedulers, sets_rates_of
+from gem_worker.followed_schedule import (
+    FollowedSchedule,
+    Position,
+    Schedulers,
+    UnfollowedSchedule,
+    as_schedulers,
+    sets_rates_of,
+)
 from gem_worker.frozen_watch import FrozenWatch, warn_of_own_values
 from gem_worker.gradient_transform import GradientTransform, Plan, TransformState
 from gem_worker.gradient_watch import GradientWatch
@@ -226,6 +233,7 @@ class ParameterServer:
         # In a run that follows the recipe of `optimizer`, unless that is its own steps; `_optimizer` is None then.
         self._translated: TranslatedOptimizer | None = None
         self._followed: list[FollowedSchedule] = []
+        self._unfollowed = None if optimizer is None or self._schedulers else UnfollowedSchedule(optimizer)
         self._progress = 0.0
         self._exchanges = 0
         # Neither watches commits of what an own optimizer moved: these carry whatever changes the parameters.
@@ -602,6 +610,8 @@ class ParameterServer:
                 f"the learning rate is {eta:g}: a schedule has gone on behind its end. Let it stay at 0 there, for "
                 "example LambdaLR(optimizer, lambda step: max(0, 1 - step / 1000)), or end the run there (--steps 1000)"
             )
+        if self._unfollowed is not None:
+            self._unfollowed.compare(eta)
         started = time.perf_counter()
         self._exchanges += 1
         verdict, applied, loss = None, False, staged.loss

@@ -22,6 +22,9 @@ from gem_cli.errors import last_lines
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 ONE_THREAD = {name: "1" for name in _THREADS if name not in os.environ}
 
+# Of a log, in which the traceback of a failure is looked for.
+LAST_BYTES = 1 << 16
+
 _Start: TypeAlias = "tuple[Callable[[], subprocess.Popen[Any]], Future[subprocess.Popen[Any]]]"
 
 
@@ -79,6 +82,12 @@ class Child:
         with self.log.open("rb") as log:
             log.seek(self._log_start)
             return text.encode() in log.read()
+
+    def last_text(self) -> str:
+        """The last LAST_BYTES of its log; what earlier processes wrote to the file does not count."""
+        with self.log.open("rb") as log:
+            log.seek(max(self._log_start, self.log.stat().st_size - LAST_BYTES))
+            return log.read().decode(errors="replace")
 
     def last_lines(self) -> list[str]:
         """The last lines of its log; what earlier processes wrote to the file does not count."""

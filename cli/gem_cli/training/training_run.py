@@ -23,6 +23,7 @@ from gem_cli.status_view import Status
 from gem_cli.training.children import Child, terminate, wait
 from gem_cli.training.follower import Follower, History
 from gem_cli.training.metrics_file import MetricsFile
+from gem_cli.training.repeated_failures import RepeatedFailures
 from gem_cli.training.reporters import Reporter
 from gem_cli.training.run_folder import RunFolder
 from gem_cli.training.worker_processes import PAUSES, WorkerProcesses, was_killed
@@ -116,6 +117,7 @@ class TrainingRun:
         self._warnings = WorkerWarnings(reporter)
         self._servers: list[Child] = []
         self._workers = WorkerProcesses(self._start_worker)
+        self._failures = RepeatedFailures()
         self._evaluator: Child | None = None
         self._evaluator_is_seen = False  # its failure needs no report, or has one
         self._quoted: list[str] | None = None  # the end of a log that was reported last; avoids repetition
@@ -367,7 +369,8 @@ class TrainingRun:
         self._reporter.event(event, text, exit_code=child.exit_code, log=str(child.log), **who)
 
     def _handle_end(self, index: int, worker: Child, follower: Follower) -> None:
-        pause = self._workers.schedule_restart(index) if self._is_lost(worker) else None
+        repeated = self._repeated_error(worker)
+        pause = self._workers.schedule_restart(index) if self._is_lost(worker) and not repeated else None
         attempts = self._workers.attempts(index)
         if pause is not None:
             self._reporter.event(
@@ -377,6 +380,13 @@ class TrainingRun:
                 seconds=pause,
                 attempt=attempts,
             )
+        elif repeated:
+            self._reporter.event(
+                "worker_given_up",
+                f"{worker.name} is not started again, because it has failed at the same place twice, without a commit "
+                f"in between: {repeated}",
+                worker=worker.name,
+            )
         elif worker.exit_code and attempts == len(PAUSES):
             self._reporter.event(
                 "worker_given_up",
@@ -384,6 +394,14 @@ class TrainingRun:
                 worker=worker.name,
             )
         follower.end_session(worker.name, f"its process {worker.describe_exit()}", comes_back=pause is not None)
+
+    def _repeated_error(self, worker: Child) -> str:
+        """The error by which a worker's processes end again and again; empty if another attempt may be of use."""
+        if not worker.exit_code or was_killed(worker.exit_code) or worker.name not in self._heard_workers():
+            return ""
+        workers = (self._outcome.last_status or {}).get("workers", ())
+        commits = next((int(one.get("commits", 0)) for one in workers if one.get("name") == worker.name), 0)
+        return self._failures.add(worker.name, worker.last_text(), commits)
 
     def _is_lost(self, worker: Child) -> bool:
         """Whether it is worth starting again; see `worker_processes`."""
