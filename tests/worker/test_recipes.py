@@ -18,7 +18,7 @@ from gem_worker import (
     UnsupportedOptimizerError,
 )
 from torch import Tensor, nn
-from torch.optim import SGD, Adadelta, AdamW, Muon, Optimizer
+from torch.optim import SGD, Adadelta, Adam, AdamW, Muon, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 from gem_core.recipe import RecipeKind
@@ -408,6 +408,45 @@ def test_a_scheduler_that_was_not_passed_is_warned_of_once_it_changes_the_rate(
                 optimizer.param_groups[0]["lr"] = 0.01 / (1 + ps.progress)
             warned.append(sum("own steps: workers of different speed" in line for line in caplog.messages))
     assert warned == ([0, 0, 1, 1, 1, 1] if who == "scheduler" else [0] * 6)
+
+
+class Headed(nn.Module):
+    """A model with a second head, which no loss depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = make("perceptron")
+        self.unused = nn.Linear(4, 3)
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.body(inputs)
+
+
+@pytest.mark.parametrize(
+    ("create", "is_shrunk"),
+    [
+        (lambda model: adamw(model), True),
+        (lambda model: AdamW([{"params": one.parameters()} for one in model.children()], weight_decay=0.1), False),
+        (lambda model: Adam(model.parameters(), lr=0.01, weight_decay=0.1), False),
+        (lambda model: SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=0.1), False),
+    ],
+    ids=["AdamW in one group", "AdamW in groups", "Adam", "SGD"],
+)
+def test_parameters_that_no_backward_pass_reaches_do_not_decay_or_are_warned_of(
+    create: Any, is_shrunk: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Headed()
+    before, of_body = parameters_of(model.unused), parameters_of(model.body)
+    optimizer = create(model)
+    with serve() as server, connect(server, model, optimizer) as ps:
+        for seed in range(25):
+            loss = backward(model, seed)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            ps.step(loss)
+    is_kept = all(torch.equal(one, other) for one, other in zip(parameters_of(model.unused), before, strict=True))
+    assert is_kept is not is_shrunk
+    assert not any(torch.equal(one, other) for one, other in zip(parameters_of(model.body), of_body, strict=True))
+    assert any("unused.weight, unused.bias. Freeze them" in line for line in caplog.messages) is is_shrunk
 
 
 def test_a_schedule_that_a_script_restored_goes_on_from_there_on_an_empty_server() -> None:

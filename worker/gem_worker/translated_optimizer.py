@@ -26,6 +26,7 @@ from gem_worker.gradient_transform import LIMIT, GradientTransform, GroupNow, Pl
 from gem_worker.hidden_matrices import hidden_matrices
 from gem_worker.loss_scaler import as_scaler
 from gem_worker.optimizer_recipe import decays_coupled, number_of, orthogonalised, rate_factor
+from gem_worker.unreached_tensors import UnreachedTensors
 
 
 class Made(NamedTuple):
@@ -72,6 +73,7 @@ class TranslatedOptimizer:
         self._steps: list[Tensor] = []
         self._transform = GradientTransform(flat, _plan(optimizer, recipe, flat))
         self._state = self._transform.new_state() if recipe.kind is RecipeKind.GRADIENT else self._attach()
+        self._unreached = UnreachedTensors(flat, recipe.group_of_parameter, optimizer.state)
         self._hooks = [
             optimizer.register_load_state_dict_post_hook(self._loaded),
             optimizer.register_step_pre_hook(self._refuse_untranslated),
@@ -211,12 +213,15 @@ class TranslatedOptimizer:
             GroupNow(rate / scale, share if is_coupled else 0.0)
             for rate, share, is_coupled in zip(rates, shares, coupled, strict=True)
         ]
+        self._unreached.update()
         decays = [
-            0.0 if is_coupled else number_of(group["lr"]) * share
-            for group, share, is_coupled in zip(groups, shares, coupled, strict=True)
+            0.0 if is_coupled or not self._unreached.has_reached(number) else number_of(group["lr"]) * share
+            for number, (group, share, is_coupled) in enumerate(zip(groups, shares, coupled, strict=True))
         ]
+        self._unreached.warn(decays)
         untrained = len(self._recipe.groups) - len(groups)
         self._transform.direct(self._state, (*now, *[GroupNow(0.0)] * untrained))
+        self._unreached.clear()
         self._made = Made(scale, self.rate, (*decays, *[0.0] * untrained) if any(decays) else ())
 
     def _rate_of(self, number: int, group: Mapping[str, Any]) -> float:
@@ -236,6 +241,7 @@ class TranslatedOptimizer:
     def _loaded(self, _: Optimizer) -> None:
         if self._recipe.kind is not RecipeKind.GRADIENT:
             self._state = self._attach()
+            self._unreached = UnreachedTensors(self._flat, self._recipe.group_of_parameter, self._optimizer.state)
 
     @torch.no_grad()
     def _attach(self) -> TransformState:

@@ -1,0 +1,88 @@
+"""Finds the trained tensors that no backward pass reaches, such as a head that is not in use.
+
+PyTorch's optimizers leave out a parameter whose `grad` is None, and so its weight decay. A worker's gradients are views
+of one vector and never None. A tensor that has had no gradient but 0 since the worker joined is taken for one whose
+gradient would be None: one that is 0 by chance gets its decay a few steps later.
+
+A decay that is added to the gradient (Adam, SGD) is then left out. A decoupled one (AdamW, Muon) is taken by the
+server, for whole groups: it is left out where no tensor of the group has a gradient. If others have, a warning says
+what to do.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gem_worker.flat_model import FlatModel, TrainedTensor
+
+_log = logging.getLogger(__name__)
+
+# Until the warning: layers that begin at 0 hold gradients back for a step or two.
+_STEPS = 20
+_NAMES_SHOWN = 5
+
+
+class UnreachedTensors:
+    """The tensors of `flat` without a gradient so far. Not thread-safe.
+
+    Args:
+        flat: the model's gradients.
+        group_of: the group of each of `flat.trained`.
+        state: the optimizer's; a tensor that has a mean of squares there was reached before.
+    """
+
+    def __init__(self, flat: FlatModel, group_of: Sequence[int], state: Mapping[Tensor, Mapping[str, Any]]) -> None:
+        self._state = state
+        self._left: list[tuple[int, TrainedTensor]] = []
+        self._reached: set[int] = set()
+        for group, one in zip(group_of, flat.trained, strict=True):
+            if _is_known(state.get(one.tensor, {})):
+                self._reached.add(group)
+            else:
+                self._left.append((group, one))
+        self._steps = 0
+
+    def update(self) -> None:
+        """Look at the gradients of a step, once they are collected."""
+        self._steps += 1
+        if not self._left:
+            return
+        found = torch.stack([one.gradient.any() for _, one in self._left]).tolist()
+        self._reached |= {group for (group, _), is_reached in zip(self._left, found, strict=True) if is_reached}
+        self._left = [pair for pair, is_reached in zip(self._left, found, strict=True) if not is_reached]
+
+    def has_reached(self, group: int) -> bool:
+        """Whether any tensor of a group has a gradient."""
+        return group in self._reached
+
+    def clear(self) -> None:
+        """Take out of the flat gradients, and the optimizer's state, what a decay has put there."""
+        for _, one in self._left:
+            one.gradient.zero_()
+            for value in self._state.get(one.tensor, {}).values():
+                if isinstance(value, Tensor) and value.shape == one.tensor.shape:
+                    value.zero_()
+
+    def warn(self, decays: Sequence[float]) -> None:
+        """Name the tensors that decay without a gradient, once; `decays`: of each group."""
+        if self._steps != _STEPS or not self._left:
+            return
+        decaying = {group for group, decay in enumerate(decays) if decay and self.has_reached(group)}
+        shrunk = [one.name for group, one in self._left if group in decaying]
+        if shrunk:
+            more = f" and {len(shrunk) - _NAMES_SHOWN} more" if len(shrunk) > _NAMES_SHOWN else ""
+            _log.warning(
+                "no backward pass has reached these parameters in %d steps, and the weight decay of their group "
+                "shrinks them all the same: %s%s. Freeze them with requires_grad_(False) before "
+                "ParameterServer(...), or put them into a parameter group of their own",
+                _STEPS,
+                ", ".join(shrunk[:_NAMES_SHOWN]),
+                more,
+            )
+
+
+def _is_known(state: Mapping[str, Any]) -> bool:
+    return "exp_avg_sq" in state and bool(state["exp_avg_sq"].any())
