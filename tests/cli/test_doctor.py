@@ -52,7 +52,7 @@ def test_a_server_that_is_well_has_five_good_lines(serve: Serve, connect: Connec
     assert {name: one.level for name, one in found.items()} == dict.fromkeys(
         ("server", "rule", "version", "room", "tls"), Level.OK
     )
-    assert "training, version 1, 1 workers" in found["server"].text
+    assert "training, version 1, 1 worker" in found["server"].text
     assert found["rule"].text == "downpour, eta 0.05"
 
 
