@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from gem_core.errors import RecipeError
 from gem_core.layout import Layout
+from gem_core.rule_settings import WHOLE_STEPS
 from gem_core.visible_text import describe_invisible, find_invisible
 
 __all__ = ["MAX_GROUPS", "MAX_GROUP_SETTINGS", "Recipe", "RecipeKind", "check_decays"]
@@ -36,21 +37,12 @@ class RecipeKind(StrEnum):
     MOVEMENT = "movement"
 
 
-# The settings of rule `gem` that differ from its defaults. One worker's movement is then applied exactly as it is: with
-# momentum 0 and kappa 2 the budget is twice the movement, of which pi_max = 1 takes what nobody else has moved already.
-# epsilon is the least that the rule takes, because movements below it are shortened.
-_RULE_SETTINGS: Mapping[RecipeKind, Mapping[str, float]] = {
-    RecipeKind.MOVEMENT: MappingProxyType(
-        {"momentum": 0.0, "kappa": 2.0, "pi_max": 1.0, "signed_gap": 1.0, "epsilon": 1e-30}
-    ),
-}
-
-
 _KINDS_IN_WORDS: Mapping[RecipeKind, str] = {
     RecipeKind.GRADIENT: "gradients",
     RecipeKind.RMS: "RMS-scaled gradients",
     RecipeKind.SPECTRAL: "orthogonalised, RMS-scaled gradients",
 }
+_MOMENTUM_IN_WORDS = "orthogonalised, RMS-scaled momentum"
 _RATES_IN_WORDS = {1.0: "its rate", 1 / 3: "a third of its rate"}
 
 
@@ -106,9 +98,18 @@ class Recipe:
         groups = dict(zip((spec.name for spec in layout.whole.parameters), self.group_of_parameter, strict=True))
         return tuple(groups[spec.name] for spec in layout.parameters)
 
+    @property
+    def has_momentum(self) -> bool:
+        """Whether workers take the momentum of their gradients before the direction: groups have a beta1.
+
+        A spectral recipe that has none, of a run that was begun before workers could, leaves the momentum to the rule.
+        """
+        return self.kind is RecipeKind.SPECTRAL and any("beta1" in group for group in self.groups)
+
     def rule_settings(self) -> Mapping[str, float]:
         """The settings of rule `gem` in a run with this recipe; those not named have their defaults."""
-        return _RULE_SETTINGS.get(self.kind, MappingProxyType({}))
+        is_whole = self.kind is RecipeKind.MOVEMENT or self.has_momentum
+        return WHOLE_STEPS if is_whole else MappingProxyType({})
 
     def in_words(self) -> str:
         """What a commit is made of, for people: such as "RMS-scaled gradients at a third of its rate"."""
@@ -118,7 +119,8 @@ class Recipe:
         factor, momentum = first.get("factor", 1.0), first.get("momentum", 0.0)
         if self.kind is RecipeKind.GRADIENT and momentum != 1:
             factor = of_gradients(factor, momentum, first.get("dampening", 0.0))
-        return f"{_KINDS_IN_WORDS[self.kind]} at {_RATES_IN_WORDS.get(factor, f'{factor:.3g} times its rate')}"
+        words = _MOMENTUM_IN_WORDS if self.has_momentum else _KINDS_IN_WORDS[self.kind]
+        return f"{words} at {_RATES_IN_WORDS.get(factor, f'{factor:.3g} times its rate')}"
 
     def difference(self, other: Recipe) -> str:
         """The first difference of `other`, a worker's recipe, from this one, the run's; empty if they are equal.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gem_core.errors import RuleError
@@ -12,12 +13,14 @@ __all__ = [
     "PRECONDITIONED_SETTINGS",
     "PRECONDITION_SETTINGS",
     "WEIGHT_DECAY",
+    "WHOLE_STEPS",
     "Setting",
     "check_settings",
     "default_eta",
     "parse_settings",
     "settings_text",
     "split_rule_table",
+    "usual_settings",
 ]
 
 
@@ -60,6 +63,13 @@ _GEM_SETTINGS = (
 
 GEM_SETTINGS = (*_GEM_SETTINGS, SIGNED_GAP)
 
+# Settings of gem for deltas that are whole steps, with their momentum in them. One worker's deltas are then applied
+# exactly as they are: with momentum 0 and kappa 2 the budget is twice the delta, of which pi_max = 1 takes what nobody
+# else has moved already. epsilon is the least that the rule takes, because deltas below it are shortened.
+WHOLE_STEPS: Mapping[str, float] = MappingProxyType(
+    {"momentum": 0.0, "kappa": 2.0, "pi_max": 1.0, "signed_gap": 1.0, "epsilon": 1e-30}
+)
+
 PRECONDITION_SETTINGS = (
     Setting("beta2", 0.99, 0.0, 0.999999, "how long the mean square of the gradients remembers"),
     Setting("precondition_epsilon", 1e-8, 1e-30, 1.0, "added to the root of the mean square"),
@@ -80,6 +90,15 @@ def default_eta(settings: Mapping[str, Any]) -> float:
     if direction == "auto" or (direction == "gradient" and settings.get("rule") == "auto"):
         return 0.002
     return 0.05 if direction == "gradient" else 0.001
+
+
+def usual_settings(rule: str, precondition: str, direction: str) -> Mapping[str, float]:
+    """The settings of a rule that differ from its defaults unless they are given: they follow from the direction.
+
+    Direction `auto` has the momentum in the worker, before the direction, so `gem` takes its deltas as whole steps.
+    """
+    is_whole = rule == "gem" and precondition == "none" and direction == "auto"
+    return WHOLE_STEPS if is_whole else MappingProxyType({})
 
 
 def check_settings(rule: str, known: Sequence[Setting], given: Mapping[str, Any]) -> dict[str, float]:

@@ -6,7 +6,7 @@ A server whose rule is named has decided from the start. It takes workers with a
 With `--rule auto` the rule is gem, and the Join of the first worker decides the rest:
 
     it has a recipe             the run's recipe is this one; gem gets the settings that follow from it
-    it computes direction auto  the run has no recipe, and this direction; eta is the direction's default
+    it computes direction auto  the run has no recipe, and this direction; eta and gem's settings are the direction's
     neither                     the run has no recipe, and commits are gradients
 
     undecided -> decided -> final
@@ -189,7 +189,7 @@ class RuleChoice:
     def _decide(self, recipe: Recipe | None, direction: Direction) -> None:
         if self.is_decided and (recipe, direction) == (self.recipe, self.direction):
             return
-        settings = self._settings.settings_of_rule() if recipe is None else recipe.rule_settings()
+        settings = self._settings.settings_of_rule(direction) if recipe is None else recipe.rule_settings()
         self.rule.change_settings(settings)
         self._run.schedule = self._schedule(recipe, direction)
         self.direction = direction

@@ -33,6 +33,7 @@ from gem_core.rule_settings import (
     default_eta,
     parse_settings,
     settings_text,
+    usual_settings,
 )
 from gem_core.shards import Shard
 from gem_server.setting_tables import LimitSettings, Seconds, TlsSettings
@@ -183,8 +184,9 @@ class ServerSettings(BaseSettings):
         "gradient",
         description="Direction that workers compute from their gradients. gradient: the gradient itself. rms: each "
         "element is divided by the root of a running mean of its squares, as in Adam. spectral: matrices are "
-        "orthogonalised, as in Muon, and rms is used for all other tensors. auto: hidden matrices of a model with an "
-        "embedding are orthogonalised, and then all tensors are divided as by rms. With rms, spectral and auto, eta "
+        "orthogonalised, as in Muon, and rms is used for all other tensors. auto: of the gradients' momentum, "
+        "hidden matrices of a model with an embedding are orthogonalised, and then all tensors are divided as by rms; "
+        "gem has no momentum of its own then, unless --rule-settings gives one. With rms, spectral and auto, eta "
         "is the size of a step.",
         json_schema_extra={"panel": "Update rule"},
     )
@@ -578,9 +580,13 @@ class ServerSettings(BaseSettings):
         """Those settings of rules that have a flag, and were given by it."""
         return {name: getattr(self, name) for name in ("weight_decay", "local_steps") if name in self.model_fields_set}
 
-    def settings_of_rule(self) -> dict[str, float]:
-        """The rule's settings by name, as far as they are given."""
-        return self._rule_flags() | parse_settings(self.rule_settings)
+    def settings_of_rule(self, direction: Direction | None = None) -> dict[str, float]:
+        """The rule's settings by name, as far as they are given or follow from the direction.
+
+        `direction`: the run's; None: that which is given, or gradient.
+        """
+        usual = usual_settings(self.rule_name, self.precondition, direction or self.given_direction or "gradient")
+        return dict(usual) | self._rule_flags() | parse_settings(self.rule_settings)
 
 
 @contextmanager

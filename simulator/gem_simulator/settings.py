@@ -21,7 +21,7 @@ from gem_core.registry import (
     require_precondition,
     require_rule,
 )
-from gem_core.rule_settings import WEIGHT_DECAY, default_eta, parse_settings, settings_text
+from gem_core.rule_settings import WEIGHT_DECAY, default_eta, parse_settings, settings_text, usual_settings
 from gem_simulator.durations import Durations
 from gem_simulator.errors import SimulationError
 
@@ -277,8 +277,9 @@ class SimulationSettings(BaseSettings):
 
     def settings_of_rule(self) -> dict[str, float]:
         """Arguments for `create_rule`, unvalidated."""
+        usual = usual_settings(self.rule, self.precondition, self.direction)
         shared = {"weight_decay": self.weight_decay} if self.weight_decay else {}
-        return shared | parse_settings(self.rule_settings)
+        return dict(usual) | shared | parse_settings(self.rule_settings)
 
     def task_options(self) -> "TaskOptions":
         """Options for `create_task`."""

@@ -119,7 +119,7 @@ def test_a_run_that_follows_the_trainers_optimizer_commits_each_of_its_steps(tmp
         before = trainer.evaluate(rows())["eval_loss"]
         trainer.train()
         assert callback.ps is not None
-        assert callback.ps.recipe_text.startswith("AdamW: orthogonalised, RMS-scaled gradients")
+        assert callback.ps.recipe_text.startswith("AdamW: orthogonalised, RMS-scaled momentum")
         assert callback.ps.applied_steps == 30
         assert callback.ps.progress == 30
         assert trainer.lr_scheduler.get_last_lr()[0] == pytest.approx(0, abs=1e-12)

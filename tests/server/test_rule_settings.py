@@ -79,6 +79,18 @@ def test_what_is_not_given_is_left_to_the_rule() -> None:
     assert ServerSettings(rule="agn", local_steps=3).settings_of_rule() == {"local_steps": 3}
 
 
+def test_settings_that_are_not_given_follow_from_the_direction() -> None:
+    """Workers have the momentum then; what is given wins, number by number."""
+    expected = {"momentum": 0, "kappa": 2, "pi_max": 1, "signed_gap": 1, "epsilon": 1e-30}
+    assert ServerSettings(rule="gem", direction="auto").settings_of_rule() == expected
+    given = ServerSettings(rule="gem", direction="auto", rule_settings="kappa=3", weight_decay=0.5)
+    assert given.settings_of_rule() == expected | {"kappa": 3, "weight_decay": 0.5}
+    assert ServerSettings(rule="auto").settings_of_rule("auto") == expected
+    for other in ({"rule": "downpour"}, {"rule": "gem", "precondition": "rms"}):
+        assert ServerSettings(**other, direction="auto").settings_of_rule() == {}
+    assert ServerSettings(rule="gem", direction="rms").settings_of_rule() == {}
+
+
 def test_settings_of_the_preconditioner_reach_its_rule() -> None:
     chosen = "beta2=0.9,precondition_cap=3,kappa=2"
     rule = Server(ServerSettings(precondition="averaged-rms", rule_settings=chosen)).rule

@@ -23,7 +23,7 @@ MOVED = Recipe(RecipeKind.MOVEMENT, "LAMB", GROUPS, (0, 1, 1))
 
 
 def momenta(group: Group) -> list[float]:
-    """The setting of each shard's rule that tells movement from all else."""
+    """The setting of each shard's rule that tells movement and direction auto from all else."""
     return [server.in_loop(lambda one=server: one.server.rule.settings["momentum"]) for server in group.servers]
 
 
@@ -87,7 +87,7 @@ def test_all_shards_decide_anew_once_all_workers_have_left_without_parameters() 
         first.end()
         second = Worker(group.address, 1, directions=DIRECTIONS)
         assert second.client.join().run_settings.direction == "auto"
-        assert momenta(group) == [0.9] * 3
+        assert momenta(group) == [0.0] * 3
         assert recipes(group) == [None] * 3
         assert {server.in_loop(server.server.choice.describe) for server in group.servers} == {
             "rule auto: gem, direction auto, eta 0.002"
@@ -98,6 +98,7 @@ def test_all_shards_decide_anew_once_all_workers_have_left_without_parameters() 
         third.pull()
         assert third.commit(eta=0.01, decays=(0.001, 0.0)).applied
         assert recipes(group) == [TRANSLATED] * 3
+        assert momenta(group) == [0.9] * 3
         other = Worker(group.address, 3, recipe=MOVED)
         with pytest.raises(ServerRefusedError, match="the optimizer is LAMB, the run has AdamW"):
             other.client.join()

@@ -20,6 +20,7 @@ OTHERS = ("gap-aware", "ringmaster", "dc-asgd", "easgd", "fadas", "ace", "ormo",
         pytest.param("delayed-nesterov", "none", "spectral", marks=pytest.mark.long),
         pytest.param("gem", "rms", "gradient", marks=pytest.mark.long),
         ("gem", "averaged-rms", "rms"),
+        ("gem", "none", "auto"),
     ],
 )
 def test_a_simulated_run_whose_workers_die_comes_out_again(

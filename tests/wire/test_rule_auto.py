@@ -98,6 +98,14 @@ async def test_gem_keeps_its_numbers_for_translated_optimizers(serve: Serve, kin
     assert await rule_of(serving) == f"rule gem by the first worker's SGD ({words} at its rate, lr 0.001)"
 
 
+async def test_gem_has_no_momentum_where_workers_take_it_before_the_direction(serve: Serve) -> None:
+    serving = await auto(serve)
+    own = recipe("spectral", "AdamW", {"lr": 0.001, "beta1": 0.9, "beta2": 0.99})
+    settings = (await serving.worker().join(recipe=own)).settings
+    assert {name: settings.rule_settings[name] for name in MOVEMENT} == MOVEMENT
+    assert "orthogonalised, RMS-scaled momentum at its rate" in await rule_of(serving)
+
+
 async def test_movement_of_an_optimizer_gets_its_own_numbers_before_the_first_commit(serve: Serve) -> None:
     serving = await auto(serve)
     own = recipe("movement", "Adadelta", {"lr": 1.0})
@@ -112,6 +120,7 @@ async def test_a_worker_without_a_recipe_gets_direction_auto_and_its_eta(serve: 
     assert not answer.settings.HasField("recipe")
     assert (answer.settings.rule, answer.settings.direction) == ("gem", "auto")
     assert (answer.settings.eta, answer.next_eta) == (0.002, 0.002)
+    assert {name: answer.settings.rule_settings[name] for name in MOVEMENT} == MOVEMENT
     assert await rule_of(serving) == "rule auto: gem, direction auto, eta 0.002"
 
 
@@ -135,7 +144,7 @@ async def test_a_worker_of_another_language_gets_plain_gem(serve: Serve) -> None
         ({"eta": 0.01}, "", 0.01),
         ({"eta": 0.01, "direction": "auto"}, "auto", 0.01),
         ({"precondition": "rms"}, "", 0.001),
-        ({"eta_schedule": "step:1:0.5", "rule_settings": "kappa=2"}, "auto", 0.002),
+        ({"eta_schedule": "step:1:0.5", "rule_settings": "kappa=3"}, "auto", 0.002),
     ],
 )
 async def test_options_of_the_server_win_over_what_follows_from_a_worker_without_a_recipe(
@@ -144,7 +153,9 @@ async def test_options_of_the_server_win_over_what_follows_from_a_worker_without
     serving = await auto(serve, **given)
     settings = (await serving.worker().join(directions=ALL_DIRECTIONS)).settings
     assert (settings.direction, settings.eta) == (direction, eta)
-    assert settings.rule_settings["kappa"] == (2 if "rule_settings" in given else 1)
+    usual = MOVEMENT if direction == "auto" else {"momentum": 0.9, "kappa": 1, "pi_max": 5}
+    chosen = usual | ({"kappa": 3} if "rule_settings" in given else {})
+    assert {name: settings.rule_settings[name] for name in chosen} == chosen
 
 
 @pytest.mark.parametrize(

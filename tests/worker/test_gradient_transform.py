@@ -9,7 +9,7 @@ import torch
 from gem_worker import ClientSettings, ParameterServer, UnsupportedModelError
 from gem_worker.client import ServerMisbehavedError
 from gem_worker.flat_model import FlatModel
-from gem_worker.gradient_transform import GradientTransform, Plan, orthogonalise
+from gem_worker.gradient_transform import GradientTransform, GroupNow, Plan, Scaling, orthogonalise
 from gem_worker.model_sizes import TransformerSizes
 from gem_worker.models.transformer import Transformer
 from numpy.typing import NDArray
@@ -47,6 +47,22 @@ class SlowRms:
         self.square = 0.99 * self.square + 0.01 * values**2
         stepped: NDArray[np.float64] = values / (np.sqrt(self.square / (1 - 0.99**self.steps)) + 1e-8)
         return stepped
+
+
+class SlowMomentum:
+    """Nesterov's momentum over the sum of its weights, by the formula for a beta1 that never changes."""
+
+    def __init__(self, beta1: float = 0.9) -> None:
+        self.beta1 = beta1
+        self.mean: NDArray[np.float64] | float = 0.0
+        self.steps = 0
+
+    def step(self, gradient: Tensor) -> Tensor:
+        values = gradient.double().numpy()
+        self.steps += 1
+        self.mean = self.beta1 * self.mean + (1 - self.beta1) * values
+        ahead = self.beta1 * self.mean + (1 - self.beta1) * values
+        return torch.from_numpy(ahead / (1 - self.beta1 ** (self.steps + 1)))
 
 
 class Parameters(nn.Module):
@@ -174,24 +190,70 @@ def test_tied_embeddings_get_the_rms_direction() -> None:
     np.testing.assert_allclose(matrix, slow_spectral(gradients[1]), rtol=2e-4, atol=2e-5)
 
 
-def test_direction_auto_scales_all_elements_after_orthogonalising_hidden_matrices() -> None:
+def test_direction_auto_orthogonalises_the_momentum_of_hidden_matrices_and_scales_all_elements() -> None:
     model = nn.Sequential(nn.Embedding(20, 4), nn.Linear(4, 6), nn.Linear(6, 20, bias=False))
     steps = Steps(model, "auto")
-    slow = [SlowRms() for _ in steps.flat.trained]
-    for seed in range(4):
+    slow = [[(SlowMomentum(), SlowRms()) for _ in steps.flat.trained] for _ in range(2)]
+    for seed in range(8):
+        worker = seed % 3 % 2  # each has a momentum of its own
         gradients = [random_tensor(*one.tensor.shape, seed=seed) for one in steps.flat.trained]
-        found = steps.step(*gradients)
-        for one, gradient, direction, rms in zip(steps.flat.trained, gradients, found, slow, strict=True):
-            values = torch.from_numpy(slow_spectral(gradient)) if one.name == "1.weight" else gradient
-            np.testing.assert_allclose(direction, rms.step(values), rtol=2e-3, atol=1e-4, err_msg=one.name)
+        found = steps.step(*gradients, worker=worker)
+        for one, gradient, direction, (mean, rms) in zip(
+            steps.flat.trained, gradients, found, slow[worker], strict=True
+        ):
+            values = mean.step(gradient)
+            if one.name == "1.weight":
+                values = torch.from_numpy(slow_spectral(values))
+            expected = rms.step(values).clip(-5, 5)
+            np.testing.assert_allclose(direction, expected, rtol=2e-3, atol=1e-3, err_msg=one.name)
 
 
 def test_direction_auto_of_a_model_without_an_embedding_orthogonalises_nothing_and_is_bounded() -> None:
-    steps, slow = Steps(Parameters(torch.zeros(4, 6)), "auto"), SlowRms()
+    steps, mean, slow = Steps(Parameters(torch.zeros(4, 6)), "auto"), SlowMomentum(), SlowRms()
     for gradient in [random_tensor(4, 6, seed=seed) for seed in range(30)] + [100 * random_tensor(4, 6)]:
         (found,) = steps.step(gradient)
-        np.testing.assert_allclose(found, slow.step(gradient).clip(-5, 5), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(found, slow.step(mean.step(gradient)).clip(-5, 5), rtol=1e-4, atol=1e-4)
     assert found.abs().max() == 5
+
+
+def test_the_first_direction_auto_is_that_of_the_gradient() -> None:
+    gradient = random_tensor(40)
+    (found,) = Steps(Parameters(gradient), "auto").step(gradient)
+    torch.testing.assert_close(found, gradient.sign(), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_momentum_is_that_of_the_formula_in_groups_with_a_beta1_of_their_own(dtype: torch.dtype) -> None:
+    """Groups alternate, and one tensor has several pieces; the last group has no momentum."""
+    betas = (0.9, 0.6, 0.0)
+    shapes = (5, 2**17 + 3, 4, 7)
+    flat = FlatModel(Parameters(*(torch.zeros(shape, dtype=dtype) for shape in shapes)))
+    plan = Plan(scales="all", groups=(Scaling(0.99, 1e-8),) * 3, group_of=(0, 1, 0, 2), has_momentum=True)
+    transform = GradientTransform(flat, plan)
+    state = transform.new_state()
+    slow = [(SlowMomentum(betas[group]), SlowRms()) for group in plan.group_of]
+    for seed in range(5):
+        gradients = [random_tensor(shape, seed=seed).to(dtype) for shape in shapes]
+        for one, gradient in zip(flat.trained, gradients, strict=True):
+            one.gradient.copy_(gradient)
+        transform.direct(state, [GroupNow(beta1=beta1) for beta1 in betas])
+        for one, gradient, (mean, rms) in zip(flat.trained, gradients, slow, strict=True):
+            tolerance = 2e-2 if dtype is torch.bfloat16 else 1e-4
+            np.testing.assert_allclose(
+                one.gradient.double(), rms.step(mean.step(gradient)), rtol=tolerance, atol=tolerance
+            )
+
+
+def test_with_a_beta1_that_changes_the_momentum_of_equal_gradients_is_the_gradient() -> None:
+    """Otherwise a schedule of beta1 would change the size of steps."""
+    flat = FlatModel(Parameters(torch.zeros(6)))
+    transform = GradientTransform(flat, Plan(scales="all", groups=(Scaling(0.0),), has_momentum=True))
+    state, gradient = transform.new_state(), random_tensor(6)
+    for beta1 in (0.95, 0.9, 0.85, 0.9, 0.95):
+        flat.trained[0].gradient.copy_(gradient)
+        transform.direct(state, [GroupNow(beta1=beta1)])
+        assert torch.allclose(flat.trained[0].gradient, gradient.sign())
+        assert torch.allclose(state.means[0] / state.mean_weights[0], gradient)
 
 
 def test_a_large_tensor_is_scaled_as_a_small_one() -> None:

@@ -74,6 +74,9 @@ def test_hidden_matrices_of_a_model_with_a_trained_embedding_are_orthogonalised_
     model = Language(depth=2)
     found = choice_for(model, AdamW(model.parameters()))
     assert found.recipe.kind is RecipeKind.SPECTRAL
+    assert (found.recipe.groups[0]["factor"], found.recipe.groups[0]["beta1"]) == (1, 0.9)
+    text = "AdamW: orthogonalised, RMS-scaled momentum at its rate, under gem with a signed gap (docs/rules.md)"
+    assert found.describe(None) == text
     model.embedding.requires_grad_(False)
     assert choice_for(model, AdamW(model.parameters())).recipe.kind is RecipeKind.RMS
 
@@ -96,6 +99,7 @@ def test_muon_orthogonalises_what_it_was_given_at_the_rate_of_its_steps() -> Non
         optimizer = Muon(matrices, lr=0.02, adjust_lr_fn=adjust)
         found = choice_for(model, optimizer)
         assert (found.recipe.kind, found.recipe.group_of_parameter) == (RecipeKind.SPECTRAL, (0, 1, 0, 1))
+        assert (found.recipe.groups[0]["factor"], found.recipe.groups[0]["beta1"]) == (1 / 3, 0.95)
         assert dict(found.recipe.groups[1]) == {"lr": 0.0}, "no worker trains the vectors"
         flat = FlatModel(model)
         factors = orthogonalised(optimizer, [one.tensor for one in flat.trained], (0, 2))
@@ -122,6 +126,19 @@ def test_a_recipe_is_that_of_the_first_step_however_far_the_schedule_is() -> Non
         schedule.step()
     assert optimizer.param_groups[0]["lr"] != before.groups[0]["lr"]
     assert optimizer.param_groups[0]["momentum"] != before.groups[0]["momentum"]
+    assert choice_for(model, optimizer).recipe == before
+
+
+def test_the_momentum_of_a_recipe_is_that_of_the_first_step_however_far_the_schedule_is() -> None:
+    model = Language(depth=2)
+    optimizer = AdamW(model.parameters())
+    schedule = OneCycleLR(optimizer, max_lr=0.5, total_steps=10)
+    before = choice_for(model, optimizer).recipe
+    assert before.groups[0]["beta1"] == 0.95
+    for _ in range(4):
+        optimizer.step()
+        schedule.step()
+    assert optimizer.param_groups[0]["betas"][0] != 0.95
     assert choice_for(model, optimizer).recipe == before
 
 

@@ -1,6 +1,6 @@
 """The deltas of translated optimizers, against NumPy; their state, their hooks and what calls them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -92,6 +92,25 @@ class SlowRms:
         return found
 
 
+class SlowMomentum:
+    """(b m + (1 - b) g) / (1 - b^(k + 1)), k gradients in m, of one tensor."""
+
+    def __init__(self, beta1: float) -> None:
+        self.beta1 = beta1
+        self.mean: Values | float = 0.0
+        self.steps = 0
+
+    def step(self, gradient: Values) -> Values:
+        self.steps += 1
+        self.mean = self.beta1 * self.mean + (1 - self.beta1) * gradient
+        found: Values = (self.beta1 * self.mean + (1 - self.beta1) * gradient) / (1 - self.beta1 ** (self.steps + 1))
+        return found
+
+
+def orthogonal(values: Values) -> Values:
+    return spectral_direction(torch.from_numpy(values)).double().numpy()
+
+
 def values_of(model: nn.Module) -> dict[str, Values]:
     return {name: one.detach().double().numpy().copy() for name, one in model.named_parameters()}
 
@@ -145,34 +164,74 @@ def test_sgds_delta_is_the_gradient_at_the_rate_that_momentum_reaches() -> None:
         assert_close(made.delta(), expected)
 
 
-def test_hidden_matrices_beside_an_embedding_are_orthogonalised_and_then_scaled_as_all_else() -> None:
+@pytest.mark.parametrize("create", [Adam, AdamW, NAdam, RAdam])
+def test_momentum_of_hidden_matrices_beside_an_embedding_is_orthogonalised_and_then_scaled_as_all_else(
+    create: Any,
+) -> None:
     model = Mixed()
-    made = Made(model, AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.9), weight_decay=0.5))
-    hidden = {"wide.weight", "tall.weight"}
-    factor = made.recipe.groups[0]["factor"]
-    slow = {name: SlowRms(0.9, 1e-8, 3 * factor * 0.01) for name, _ in model.named_parameters()}
+    first, second = {"betas": (0.9, 0.95)}, {"betas": (0.5, 0.9), "lr": 0.02}
+    made = Made(model, two_groups(model, create, first, second, lr=0.01, weight_decay=0.5))
+    assert [group["beta1"] for group in made.recipe.groups] == [0.9, 0.5]
+    coupled = 0.0 if create is AdamW else 0.5
+    parameters = values_of(model)
+    slow = {
+        name: (SlowMomentum(group["betas"][0]), SlowRms(group["betas"][1], 1e-8, 3 * group.get("lr", 0.01)))
+        for name, group in groups_of(model, first, second).items()
+    }
     for seed in range(4):
-        gradients = made.set_gradients(seed)
-        for name in hidden:
-            gradients[name] = spectral_direction(torch.from_numpy(gradients[name])).double().numpy()
+        expected = {}
+        for name, gradient in made.set_gradients(seed).items():
+            mean, rms = slow[name]
+            values = mean.step(gradient + coupled * parameters[name])
+            if name in ("wide.weight", "tall.weight"):
+                values = orthogonal(values)
+            expected[name] = rms.step(values, np.zeros(1))
         made.translated.run(None)
-        expected = {name: slow[name].step(one, np.zeros(1)) for name, one in gradients.items()}
-        assert_close(made.delta(), expected, 1e-3)
+        assert_close(made.delta(), expected, 1e-2)
+
+
+def test_one_step_of_one_worker_is_a_step_of_the_size_of_the_rate() -> None:
+    model = Mixed()
+    made = Made(model, AdamW(model.parameters(), lr=0.25, betas=(0.9, 0.9)))
+    gradients = made.set_gradients(0)
+    made.translated.run(None)
+    for name, delta in made.delta().items():
+        np.testing.assert_allclose(np.abs(delta), 0.25, rtol=1e-3)
+        if not name.startswith(("wide.w", "tall.w")):
+            assert (np.sign(delta) == -np.sign(gradients[name])).all()
+
+
+def test_the_momentum_of_now_counts_in_each_step() -> None:
+    """As OneCycleLR and CyclicLR change it."""
+    model, other = Mixed(), Mixed()
+    changing = Made(model, AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.9)))
+    constant = Made(other, AdamW(other.parameters(), lr=0.01, betas=(0.5, 0.9)))
+    assert_close(changing.step(0), constant.step(0), 1e-3)  # of one gradient any beta1 makes the same
+    changing.optimizer.param_groups[0]["betas"] = (0.5, 0.9)
+    mean = changing.optimizer.state[model.head.weight]["exp_avg"].double().numpy().copy()
+    gradients = changing.set_gradients(1)
+    changing.translated.run(None)
+    (square,) = [changing.optimizer.state[model.head.weight]["exp_avg_sq"].double().numpy()]
+    weight = 0.5 * (0.5 * 0.1 + 0.5) + 0.5
+    values = (0.5 * (0.5 * mean + 0.5 * gradients["head.weight"]) + 0.5 * gradients["head.weight"]) / weight
+    np.testing.assert_allclose(
+        changing.delta()["head.weight"], -0.01 * values / np.sqrt(square / (1 - 0.9**2)), rtol=1e-3
+    )
 
 
 def test_muons_delta_has_the_size_that_its_own_steps_have() -> None:
     model = nn.Sequential(nn.Linear(6, 24), nn.Linear(24, 6))
     matrices = [model[0].weight, model[1].weight]
     made = Made(model, Muon(matrices, lr=0.02, weight_decay=0.1))
-    slow = {name: SlowRms(0.99, 1e-8, 0.02) for name in ("0.weight", "1.weight")}
+    slow = {name: (SlowMomentum(0.95), SlowRms(0.99, 1e-8, 0.02)) for name in ("0.weight", "1.weight")}
     for seed in range(3):
         gradients = made.set_gradients(seed)
         made.translated.run(None)
         assert made.translated.made.decays == (pytest.approx(0.002), 0.0)
         delta = made.delta()
         for name, columns in (("0.weight", 6), ("1.weight", 24)):
-            orthogonal = spectral_direction(torch.from_numpy(gradients[name])).double().numpy()
-            expected = slow[name].step(orthogonal, np.zeros(1)) * 5 / columns**0.5
+            mean, rms = slow[name]
+            expected = rms.step(orthogonal(mean.step(gradients[name])), np.zeros(1)) * 5 / columns**0.5
             np.testing.assert_allclose(delta[name], expected, rtol=1e-3, atol=1e-7)
         assert not delta["0.bias"].any()
         assert not delta["1.bias"].any()
@@ -215,8 +274,9 @@ def test_models_of_every_memory_format_and_type_get_the_same_delta_as_plain_ones
         assert_close(made.delta(), expected, 1e-2 if is_narrow else 1e-4)
 
 
-def test_a_gradient_that_is_not_finite_leaves_no_trace() -> None:
-    model, other = make("perceptron"), make("perceptron")
+@pytest.mark.parametrize("create_model", [lambda: make("perceptron"), Mixed], ids=["rms", "spectral"])
+def test_a_gradient_that_is_not_finite_leaves_no_trace(create_model: Callable[[], nn.Module]) -> None:
+    model, other = create_model(), create_model()
     disturbed = Made(model, AdamW(model.parameters(), lr=0.01))
     undisturbed = Made(other, AdamW(other.parameters(), lr=0.01))
     for seed in range(3):
@@ -239,8 +299,9 @@ def saved_and_loaded(optimizer: Optimizer, folder: Any) -> Any:
 
 
 @pytest.mark.parametrize("create", [Adam, NAdam, RAdam, AdamW])
-def test_a_saved_state_continues_bit_by_bit(create: Any, tmp_path: Any) -> None:
-    whole, first, second = make("perceptron"), make("perceptron"), make("perceptron")
+@pytest.mark.parametrize("create_model", [lambda: make("perceptron"), Mixed], ids=["rms", "spectral"])
+def test_a_saved_state_continues(create: Any, create_model: Callable[[], nn.Module], tmp_path: Any) -> None:
+    whole, first, second = create_model(), create_model(), create_model()
     straight = Made(whole, create(whole.parameters(), lr=0.01))
     before = Made(first, create(first.parameters(), lr=0.01))
     for seed in range(3):
@@ -248,12 +309,14 @@ def test_a_saved_state_continues_bit_by_bit(create: Any, tmp_path: Any) -> None:
     optimizer = create(second.parameters(), lr=0.01)
     optimizer.load_state_dict(saved_and_loaded(before.optimizer, tmp_path))
     after = Made(second, optimizer)
+    # The weight of v and m is made anew, with another rounding, which orthogonalising amplifies.
+    tolerance = 1e-3 if isinstance(second, Mixed) else 1e-6
     for seed in range(3, 6):
-        assert_close(after.step(seed), straight.step(seed), 1e-6)
+        assert_close(after.step(seed), straight.step(seed), tolerance)
     loaded_while_joined = Made(first, create(first.parameters(), lr=0.01))
     loaded_while_joined.step(7)
     loaded_while_joined.optimizer.load_state_dict(straight.optimizer.state_dict())
-    assert_close(loaded_while_joined.step(6), straight.step(6), 1e-6)
+    assert_close(loaded_while_joined.step(6), straight.step(6), tolerance)
 
 
 @pytest.mark.parametrize("create", [Adam, NAdam, RAdam, AdamW, SGD, Muon])
@@ -282,6 +345,55 @@ def test_the_optimizers_own_step_continues_from_the_state(
         assert (value != before[name]).any()
     for values in optimizer.state_dict()["state"].values():
         assert create in (SGD, Muon) or values["step"] == 6
+
+
+@pytest.mark.parametrize("create", [Adam, NAdam, RAdam, AdamW, Muon])
+def test_the_momentum_is_the_mean_that_the_optimizers_own_steps_keep(create: Any) -> None:
+    """With everything else that these need to continue it, except v of hidden matrices, which is of NS(u)."""
+    model, alone = Mixed(), Mixed()
+
+    def optimizer_of(model: nn.Module) -> Optimizer:
+        chosen = [one for one in model.parameters() if one.ndim == 2 or create is not Muon]
+        optimizer: Optimizer = create(chosen, lr=0.01, weight_decay=0.0)
+        return optimizer
+
+    made, own = Made(model, optimizer_of(model)), optimizer_of(alone)
+    name = "momentum_buffer" if create is Muon else "exp_avg"
+    for seed in range(6):
+        if seed == 3:
+            made.translated.close()
+            made.optimizer.load_state_dict(own.state_dict())
+            made = Made(model, made.optimizer)
+        made.step(seed)
+        generator = torch.Generator().manual_seed(seed)
+        for one in alone.parameters():
+            one.grad = torch.randn(one.shape, generator=generator)
+        own.step()
+        for one, expected in zip(model.parameters(), alone.parameters(), strict=True):
+            found, kept = made.optimizer.state[one], own.state.get(expected, {})
+            for key in {name, "step", "mu_product"} & kept.keys():
+                torch.testing.assert_close(found[key], kept[key], msg=key)
+                assert kept[key].any()
+
+
+def test_a_momentum_of_the_optimizers_own_steps_is_continued() -> None:
+    model, alone = Mixed(), Mixed()
+    own = AdamW(alone.parameters(), lr=0.01, betas=(0.8, 0.9))
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        for one in alone.parameters():
+            one.grad = torch.randn(one.shape, generator=generator)
+        own.step()
+    optimizer = AdamW(model.parameters(), lr=0.01, betas=(0.8, 0.9))
+    optimizer.load_state_dict(own.state_dict())
+    made = Made(model, optimizer)
+    gradient = made.set_gradients(9)["head.weight"]
+    made.translated.run(None)
+    state = own.state[alone.head.weight]
+    mean, square = (state[key].double().numpy() for key in ("exp_avg", "exp_avg_sq"))
+    values = (0.8 * (0.8 * mean + 0.2 * gradient) + 0.2 * gradient) / (1 - 0.8**7)
+    root = np.sqrt((0.9 * square + 0.1 * values**2) / (1 - 0.9**6)) + 1e-8
+    np.testing.assert_allclose(made.delta()["head.weight"], -0.01 * np.clip(values / root, -5, 5), rtol=1e-3)
 
 
 def test_a_state_of_the_optimizers_own_steps_is_honoured(tmp_path: Any) -> None:

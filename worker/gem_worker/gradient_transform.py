@@ -1,11 +1,19 @@
-"""From gradients to the direction of a commit: clipping, orthogonalising, scaling (docs/rules.md).
+"""From gradients to the direction of a commit: clipping, momentum, orthogonalising, scaling (docs/rules.md).
 
 `Plan` says what is done with which elements, `GradientTransform` does it in place, on the flat gradients. Nothing here
 knows an optimizer, a learning rate's schedule or the server: optimizer_recipe.py and translated_optimizer.py do.
 
-Scaling by the root of a mean of squares is Adam without momentum (Kingma and Ba, 2015, arXiv 1412.6980);
-orthogonalising is Muon's Newton-Schulz iteration (Jordan et al., 2024) with the factor of Liu et al., 2025,
-arXiv 2502.16982.
+Momentum comes before all else but clipping. With b for beta1 and k gradients in the mean m, of which the newest is g:
+
+    m <- b m + (1 - b) g
+    u =  (b m + (1 - b) g) / (1 - b^(k + 1))
+
+That is Nesterov's momentum (Dozat, 2016, "Incorporating Nesterov momentum into Adam"), divided by the sum of its
+weights. The sum is kept as a number, so that b may change from step to step. m itself is the mean that torch's Adam
+keeps as `exp_avg` and its Muon as `momentum_buffer`.
+
+Scaling by the root of a mean of squares is Adam's (Kingma and Ba, 2015, arXiv 1412.6980); orthogonalising is Muon's
+Newton-Schulz iteration (Jordan et al., 2024) with the factor of Liu et al., 2025, arXiv 2502.16982.
 """
 
 import itertools
@@ -21,6 +29,8 @@ from gem_worker.errors import UnsupportedModelError
 from gem_worker.flat_model import FlatModel
 from gem_worker.hidden_matrices import has_trained_embedding, hidden_matrices
 
+# Of direction auto, whose figures are in docs/default.md.
+BETA1 = 0.9
 BETA2 = 0.99
 EPSILON = 1e-8
 # In units of the root of the mean square. The first gradient of a rare embedding row reaches 10 to 32 of them, because
@@ -46,10 +56,12 @@ class GroupNow(NamedTuple):
     Attributes:
         multiplier: of the direction.
         decay: share of the parameters that is added to the gradient first, as Adam's and SGD's weight_decay is.
+        beta1: of the momentum, at least 0 and below 1, if the plan has one; with 0 the gradient stays as it is.
     """
 
     multiplier: float = 1.0
     decay: float = 0.0
+    beta1: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +75,7 @@ class Plan:
         groups: how each group is scaled; one group if nothing is known of groups.
         group_of: the group of each of `FlatModel.trained`; empty: all are in the first.
         factors: of matrices, by number: applied last.
+        has_momentum: whether the direction is that of the gradients' momentum; needs `scales` other than "nothing".
     """
 
     matrices: tuple[int, ...] = ()
@@ -71,6 +84,7 @@ class Plan:
     groups: tuple[Scaling, ...] = (Scaling(),)
     group_of: tuple[int, ...] = ()
     factors: Mapping[int, float] = field(default_factory=dict)
+    has_momentum: bool = False
 
     @classmethod
     def of_direction(cls, flat: FlatModel, direction: str) -> "Plan":
@@ -81,7 +95,8 @@ class Plan:
             return cls(scales="all")
         matrices = hidden_matrices(flat.tensors)
         if direction == "auto":
-            return cls(matrices if has_trained_embedding(flat.tensors) else (), scales="all", limit=LIMIT)
+            chosen = matrices if has_trained_embedding(flat.tensors) else ()
+            return cls(chosen, scales="all", limit=LIMIT, has_momentum=True)
         if not matrices:
             raise UnsupportedModelError(
                 f"{type(flat.model).__name__}: has no matrix outside embeddings and output head for direction "
@@ -92,10 +107,19 @@ class Plan:
 
 @dataclass(slots=True)
 class TransformState:
-    """One worker's v in pieces, and for each scaling the weight of all squares in it: 1 - beta2^n after n steps."""
+    """One worker's v and m.
+
+    Attributes:
+        squares: v in pieces.
+        weights: for each scaling the sum of the weights of all squares in v: 1 - beta2^n after n steps.
+        means: m in pieces; none without momentum.
+        mean_weights: for each of the plan's groups the sum of the weights of all gradients in m: 1 - beta1^n.
+    """
 
     squares: tuple[Tensor, ...]
     weights: Tensor
+    means: tuple[Tensor, ...]
+    mean_weights: Tensor
 
 
 class _Span(NamedTuple):
@@ -118,13 +142,10 @@ class GradientTransform:
         groups = plan.group_of or (0,) * len(flat.trained)
         by_group = [self._scalings.index(scaling) for scaling in plan.groups]
         skipped = {"nothing": set(range(len(groups))), "others": set(plan.matrices), "all": set()}[plan.scales]
-        most = _PIECE if flat.device.type == "cpu" else math.inf
-        self._pieces = tuple(
-            piece
-            for span in _spans(flat, [None if n in skipped else by_group[group] for n, group in enumerate(groups)])
-            for piece in _cut(span, most)
-        )
+        self._pieces = _pieces(flat, [None if n in skipped else by_group[group] for n, group in enumerate(groups)])
+        self._mean_pieces = _pieces(flat, groups) if plan.has_momentum else ()
         self._spans = tuple(_spans(flat, groups))
+        self._usual = (GroupNow(beta1=BETA1),) * len(plan.groups)
         beta2 = [one.beta2 for one in self._scalings]
         self._beta2 = torch.tensor(beta2, dtype=torch.float32, device=flat.device)
         self._rest = torch.tensor([1 - one for one in beta2], dtype=torch.float32, device=flat.device)
@@ -132,20 +153,38 @@ class GradientTransform:
     def new_state(self) -> TransformState:
         """New worker's state."""
         device = self._flat.device
-        squares = (torch.zeros(one.stop - one.start, dtype=torch.float32, device=device) for one in self._pieces)
-        return TransformState(tuple(squares), torch.zeros_like(self._beta2))
 
-    def state_over(self, squares: Sequence[Tensor], steps: Sequence[int]) -> TransformState:
-        """A state whose v are parts of `squares`: float32, one vector for each of `FlatModel.groups`.
+        def zeros(pieces: tuple[_Span, ...]) -> tuple[Tensor, ...]:
+            return tuple(torch.zeros(one.stop - one.start, dtype=torch.float32, device=device) for one in pieces)
 
-        `steps`: how many steps are in the v of each of the plan's groups; groups that are scaled alike share the most.
+        mean_weights = torch.zeros(len(self._plan.groups), dtype=torch.float32, device=device)
+        return TransformState(
+            zeros(self._pieces), torch.zeros_like(self._beta2), zeros(self._mean_pieces), mean_weights
+        )
+
+    def state_over(
+        self, squares: Sequence[Tensor], steps: Sequence[int], means: Sequence[Tensor], betas: Sequence[float]
+    ) -> TransformState:
+        """A state whose v and m are parts of these vectors: float32, one for each of `FlatModel.groups`.
+
+        Args:
+            squares: the values of v.
+            steps: how many steps are in v and m of each of the plan's groups; for v, groups that are scaled alike share
+                the most.
+            means: the values of m; unused without momentum.
+            betas: with which beta1 they were made, for each of the plan's groups.
         """
         weights = [
             max(1 - one.beta2**count for group, count in zip(self._plan.groups, steps, strict=True) if group == one)
             for one in self._scalings
         ]
-        pieces = tuple(squares[one.flat_group][one.start : one.stop] for one in self._pieces)
-        return TransformState(pieces, torch.tensor(weights, dtype=torch.float32, device=self._flat.device))
+        mean_weights = [1 - beta1**count for beta1, count in zip(betas, steps, strict=True)]
+        return TransformState(
+            tuple(squares[one.flat_group][one.start : one.stop] for one in self._pieces),
+            torch.tensor(weights, dtype=torch.float32, device=self._flat.device),
+            tuple(means[one.flat_group][one.start : one.stop] for one in self._mean_pieces),
+            torch.tensor(mean_weights, dtype=torch.float32, device=self._flat.device),
+        )
 
     @torch.no_grad()
     def clip(self) -> None:
@@ -157,11 +196,12 @@ class GradientTransform:
                 group.gradients.mul_(factor)
 
     @torch.no_grad()
-    def direct(self, state: TransformState, now: Sequence[GroupNow] = (GroupNow(),)) -> None:
+    def direct(self, state: TransformState, now: Sequence[GroupNow] = ()) -> None:
         """Replace gradients by directions; all NaN, `state` unchanged, if their norm is not finite.
 
-        `now`: for each of the plan's groups.
+        `now`: for each of the plan's groups; empty: as direction `auto` has it.
         """
+        now = now or self._usual
         if self._plan.scales == "nothing":  # what is not finite stays so, and is found when it is sent
             self._decay(now)
             self._multiply(now)
@@ -175,12 +215,25 @@ class GradientTransform:
             is_finite = None
         factor = None if is_finite is None else torch.where(is_finite, 1.0, math.nan)
         self._decay(now)
+        if self._mean_pieces:
+            self._look_ahead(state, now, is_finite)
         for number in self._plan.matrices:
             gradient = self._flat.trained[number].gradient
             direction = spectral_direction(gradient)
             gradient.copy_(direction if factor is None else direction.mul_(factor))
         self._scale(state, is_finite, factor)
         self._multiply(now)
+
+    def _look_ahead(self, state: TransformState, now: Sequence[GroupNow], is_finite: Tensor | None) -> None:
+        """Replace gradients by their momentum. Those that are not finite stay so."""
+        shares = torch.tensor([(one.beta1, 1 - one.beta1) for one in now], device=self._flat.device)
+        beta1, rest = shares.T
+        weights = beta1 * state.mean_weights + rest
+        state.mean_weights = weights if is_finite is None else torch.where(is_finite, weights, state.mean_weights)
+        divisors = beta1 * weights + rest
+        for (flat_group, start, stop, number), mean in zip(self._mean_pieces, state.means, strict=True):
+            values = self._flat.groups[flat_group].gradients[start:stop]
+            _take_momentum(values, mean, now[number].beta1, divisors[number], is_finite)
 
     def _scale(self, state: TransformState, is_finite: Tensor | None, factor: Tensor | None) -> None:
         if not self._pieces:
@@ -235,6 +288,22 @@ def orthogonalise(matrix: Tensor) -> Tensor:
     return result.T.contiguous() if is_tall else result
 
 
+def _take_momentum(values: Tensor, mean: Tensor, beta1: float, weight: Tensor, is_finite: Tensor | None) -> None:
+    """Update `mean` and replace `values` by Nesterov's momentum, over the sum of its weights.
+
+    `is_finite`: whether the gradient is; None: it is, for certain.
+    """
+    gradient = values.float()
+    if is_finite is None:
+        newest = mean.lerp_(gradient, 1 - beta1)
+    else:
+        newest = torch.lerp(mean, gradient, 1 - beta1)
+        torch.where(is_finite, newest, mean, out=mean)
+    gradient.lerp_(newest, beta1).div_(weight)
+    if gradient is not values:
+        values.copy_(gradient)
+
+
 def _normalise(
     values: Tensor, square: Tensor, weight: Tensor, scaling: Scaling, is_finite: Tensor | None, limit: float
 ) -> None:
@@ -280,6 +349,12 @@ def _spans(flat: FlatModel, numbers: Sequence[int | None]) -> Iterator[_Span]:
             if number is not None:
                 (start, stop, _), *others = run
                 yield _Span(place, start, others[-1][1] if others else stop, number)
+
+
+def _pieces(flat: FlatModel, numbers: Sequence[int | None]) -> tuple[_Span, ...]:
+    """The spans of `numbers`, on a CPU in pieces that its cache has room for."""
+    most = _PIECE if flat.device.type == "cpu" else math.inf
+    return tuple(piece for span in _spans(flat, numbers) for piece in _cut(span, most))
 
 
 def _cut(span: _Span, most: float) -> Iterator[_Span]:

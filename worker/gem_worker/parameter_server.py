@@ -130,11 +130,12 @@ class ParameterServer:
     reply, unless commits are what an optimizer moved; one warning names the tensor (docs/training-scripts.md,
     "Constraints and other changes of weights").
 
-    **Optimizer.** If given, its class and parameter groups become the run's recipe (docs/rules.md): Adam, AdamW, NAdam,
-    RAdam, SGD and Muon are translated to gradients, scaled as theirs are, at their learning rate now, and the server's
-    rule has the momentum. Of any other optimizer, with `every`, and in runs whose server names its rule, `step` runs
-    the optimizer itself, and every H-th call commits the parameters' movement since the last exchange; the end of the
-    `with` block commits the rest. `recipe_text` says which it is. `optimizer.state_dict()` saves and resumes either.
+    **Optimizer.** If given, its class and parameter groups become the run's recipe (docs/rules.md): Adam, AdamW,
+    NAdam, RAdam, SGD and Muon are translated to gradients, scaled as theirs are, at their learning rate now; the
+    momentum is the server's rule's or, where matrices are orthogonalised, the worker's. Of any other optimizer, with
+    `every`, and in runs whose server names its rule, `step` runs the optimizer itself, and every H-th call commits
+    the parameters' movement since the last exchange; the end of the `with` block commits the rest. `recipe_text` says
+    which it is. `optimizer.state_dict()` saves and resumes either.
 
     **Schedules.** With `scheduler`, the script's calls of `scheduler.step()` follow the run's progress, not this
     worker's own steps. Without it, a schedule counts this worker's steps; a script that computes its own learning rate

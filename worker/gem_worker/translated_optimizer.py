@@ -5,14 +5,14 @@ itself (`run`), a GradScaler, or a Trainer's loop, which calls `ParameterServer.
 hooks run as they do around its own step, and schedulers see that it was called.
 
 The mean of squares lies where the optimizer's own step keeps it (`exp_avg_sq` and `step` of its state), so its
-`state_dict` saves it, and a saved one, also of the optimizer's own steps, is continued. There is no momentum to save:
-the server's rule has it.
+`state_dict` saves it, and a saved one, also of the optimizer's own steps, is continued. So does the momentum of a
+recipe that has one (`exp_avg`, of Muon `momentum_buffer`); else there is none to save: the server's rule has it.
 
 States: idle, and pending (a delta is in the flat gradients, or kept while a script's loop runs on). Not thread-safe.
 """
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,11 +21,11 @@ from torch.optim import Muon, NAdam, Optimizer
 
 from gem_core.recipe import Recipe, RecipeKind
 from gem_worker.errors import UnsupportedOptimizerError
-from gem_worker.flat_model import FlatModel, own_view
+from gem_worker.flat_model import FlatModel, TrainedTensor, own_view
 from gem_worker.gradient_transform import LIMIT, GradientTransform, GroupNow, Plan, Scaling, TransformState
 from gem_worker.hidden_matrices import hidden_matrices
 from gem_worker.loss_scaler import as_scaler
-from gem_worker.optimizer_recipe import decays_coupled, number_of, orthogonalised, rate_factor
+from gem_worker.optimizer_recipe import decays_coupled, momentum_of, number_of, orthogonalised, rate_factor
 from gem_worker.unreached_tensors import UnreachedTensors
 
 
@@ -71,6 +71,7 @@ class TranslatedOptimizer:
         self._kept: list[Tensor] = []
         self._made = Made(1.0, 0.0, ())
         self._steps: list[Tensor] = []
+        self._mean_name = "momentum_buffer" if isinstance(optimizer, Muon) else "exp_avg"
         self._transform = GradientTransform(flat, _plan(optimizer, recipe, flat))
         self._state = self._transform.new_state() if recipe.kind is RecipeKind.GRADIENT else self._attach()
         self._unreached = UnreachedTensors(flat, recipe.group_of_parameter, optimizer.state)
@@ -134,6 +135,8 @@ class TranslatedOptimizer:
         if is_finite:
             for steps in self._steps:
                 steps.add_(1)
+            if self._recipe.has_momentum and isinstance(self._optimizer, NAdam):
+                self._follow_products()
         self._flat.zero_gradients()
 
     def close(self) -> None:
@@ -145,8 +148,9 @@ class TranslatedOptimizer:
         vars(self._optimizer).update(self._replaced)
         for one in self._flat.trained:
             state = self._optimizer.state.get(one.tensor, {})
-            if "exp_avg_sq" in state and state["exp_avg_sq"].dtype is not one.tensor.dtype:
-                state["exp_avg_sq"] = state["exp_avg_sq"].to(one.tensor.dtype)
+            for name in ("exp_avg_sq", self._mean_name):
+                if name in state:
+                    state[name] = state[name].to(one.tensor.dtype)
 
     @property
     def _groups(self) -> list[dict[str, Any]]:
@@ -210,8 +214,8 @@ class TranslatedOptimizer:
         coupled = [decays_coupled(self._optimizer, group) for group in groups]
         scale = max(map(abs, rates)) or 1.0  # float32 has room for the others' shares of the largest
         now = [
-            GroupNow(rate / scale, share if is_coupled else 0.0)
-            for rate, share, is_coupled in zip(rates, shares, coupled, strict=True)
+            GroupNow(rate / scale, share if is_coupled else 0.0, momentum_of(group))
+            for rate, share, is_coupled, group in zip(rates, shares, coupled, groups, strict=True)
         ]
         self._unreached.update()
         decays = [
@@ -232,9 +236,9 @@ class TranslatedOptimizer:
                 f"parameter group {number} was added after the worker joined: add all groups before "
                 "ParameterServer(...), so that all workers have the same"
             ) from None
-        if self._recipe.kind is RecipeKind.GRADIENT and not number_of(group["momentum"]) < 1:
+        if not momentum_of(group) < 1:
             raise UnsupportedOptimizerError(
-                f"parameter group {number} has momentum {number_of(group['momentum']):g} now: keep it below 1"
+                f"parameter group {number} has momentum {momentum_of(group):g} now: keep it below 1"
             )
         return number_of(group["lr"]) * rate_factor(self._recipe.kind, factor, group)
 
@@ -245,9 +249,12 @@ class TranslatedOptimizer:
 
     @torch.no_grad()
     def _attach(self) -> TransformState:
-        """Make the optimizer's `exp_avg_sq` parts of one vector for each of the flat groups; keep their values."""
+        """Make the optimizer's means parts of one vector for each of the flat groups; keep their values."""
         flat, groups = self._flat, self._groups
-        squares = [torch.zeros_like(one.gradients, dtype=torch.float32) for one in flat.groups]
+        squares, means = (
+            [torch.zeros_like(one.gradients, dtype=torch.float32) for one in flat.groups] if is_kept else []
+            for is_kept in (True, self._recipe.has_momentum)
+        )
         group_of = {id(one): number for number, group in enumerate(groups) for one in group["params"]}
         trained = [one for one in flat.trained if id(one.tensor) in group_of]
         devices = [_device_of_step(groups[group_of[id(one.tensor)]], flat.device) for one in trained]
@@ -255,21 +262,25 @@ class TranslatedOptimizer:
         counts = [0] * len(self._recipe.groups)
         for number, (one, device) in enumerate(zip(trained, devices, strict=True)):
             state = self._optimizer.state[one.tensor]
-            place = next(place for place, group in enumerate(flat.groups) if one.start < group.stop)
-            square = own_view(squares[place], one.start - flat.groups[place].start, one.values)
-            if "exp_avg_sq" in state:
-                square.copy_(state["exp_avg_sq"])
+            square = _part_of(squares, flat, one, state.get("exp_avg_sq"))
+            mean = _part_of(means, flat, one, state.get(self._mean_name)) if means else torch.zeros_like(one.tensor)
             steps = int(number_of(state.get("step")))
             counts[group_of[id(one.tensor)]] = max(counts[group_of[id(one.tensor)]], steps)
             by_device[device][number] = steps
-            state.pop("momentum_buffer", None)
-            state |= {"step": by_device[device][number], "exp_avg_sq": square}
-            if not isinstance(self._optimizer, Muon):
-                state["exp_avg"] = torch.zeros_like(one.tensor)
-            if isinstance(self._optimizer, NAdam):
+            state |= {"step": by_device[device][number], "exp_avg_sq": square, self._mean_name: mean}
+            if isinstance(self._optimizer, NAdam) and not (means and "mu_product" in state):
                 state["mu_product"] = torch.ones((), device=device)
         self._steps = list(by_device.values())
-        return self._transform.state_over(squares, counts)
+        betas = [momentum_of(group) for group in groups] + [0.0] * (len(counts) - len(groups))
+        return self._transform.state_over(squares, counts, means, betas)
+
+    @torch.no_grad()
+    def _follow_products(self) -> None:
+        """Multiply NAdam's products of momenta by that of the step, as its own step does."""
+        for group in self._groups:
+            for state in (self._optimizer.state[one] for one in group["params"] if one in self._optimizer.state):
+                share = 0.5 * 0.96 ** (state["step"] * group["momentum_decay"])
+                state["mu_product"].mul_(momentum_of(group) * (1 - share))
 
 
 def _plan(optimizer: Optimizer, recipe: Recipe, flat: FlatModel) -> Plan:
@@ -292,7 +303,17 @@ def _plan(optimizer: Optimizer, recipe: Recipe, flat: FlatModel) -> Plan:
         groups=tuple(scalings),
         group_of=recipe.group_of_parameter,
         factors={number: factor for number, factor in factors.items() if factor != 1},
+        has_momentum=recipe.has_momentum,
     )
+
+
+def _part_of(vectors: Sequence[Tensor], flat: FlatModel, one: TrainedTensor, values: Tensor | None) -> Tensor:
+    """The elements of a tensor in `vectors`, one for each of the flat groups; with these values, if there are any."""
+    place = next(place for place, group in enumerate(flat.groups) if one.start < group.stop)
+    part = own_view(vectors[place], one.start - flat.groups[place].start, one.values)
+    if values is not None:
+        part.copy_(values)
+    return part
 
 
 def _device_of_step(group: Mapping[str, Any], device: torch.device) -> torch.device:
