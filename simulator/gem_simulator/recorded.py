@@ -121,7 +121,7 @@ def _read(path: Path) -> Recorded:
             started = event
         elif name == "parameters":
             _refuse(event["clock"] != 1, path, "it does not begin with the run's first parameters")
-            _refuse("groups" in event, path, "its workers committed what their optimizers' recipe asks for")
+            _refuse("groups" in event, path, "its deltas are of a script's optimizer, and the script is not in it")
             first = record
         elif name == "joined":
             _refuse(any(other["rank"] == event["rank"] for other in joined.values()), path, "a worker joined twice")
@@ -174,7 +174,10 @@ def _read(path: Path) -> Recorded:
 
 def _refuse(wrong: object, path: Path, what: str) -> None:
     if wrong:
-        raise SimulationError(f"{path}: {what}; such a run cannot be followed step by step (gemps replay can redo it)")
+        raise SimulationError(
+            f"{path}: {what}. Such a run cannot be followed gradient by gradient: gemps replay {path} applies its "
+            "recorded deltas again"
+        )
 
 
 def _records(path: Path) -> Iterator[Record]:

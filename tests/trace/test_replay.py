@@ -124,6 +124,8 @@ async def test_replay_of_commits_with_rates_of_their_own_is_bit_equal_over_a_res
     assert (found.commits, found.compared_starts, found.compared_end) == (14, 1, True)
     commits = [record.event for record in read_records(map_file(path)) if record.event["event"] == "committed"]
     assert [event["eta"] for event in commits] == [0.1 / (1 + step) for step in range(14)]
+    with pytest.raises(SimulationError, match=f"of a script's optimizer.*gemps replay {path}"):
+        read_recorded(path)
     assert [number for number, event in enumerate(commits) if "decays" not in event] == [0, 5, 10]
     for change in (lambda event, body: event.update(decays=[0.2, 0.0]), lambda event, body: event.pop("decays")):
         rewrite(path, lambda event, body, change=change: change(event, body) if event.get("clock") == 14 else None)

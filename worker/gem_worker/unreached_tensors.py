@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 # Until the warning: layers that begin at 0 hold gradients back for a step or two.
 _STEPS = 20
 _NAMES_SHOWN = 5
+_MEANS = {"exp_avg_sq", "exp_avg", "momentum_buffer"}
+_NOTHING = torch.zeros(1)
 
 
 class UnreachedTensors:
@@ -36,23 +38,15 @@ class UnreachedTensors:
 
     def __init__(self, flat: FlatModel, group_of: Sequence[int], state: Mapping[Tensor, Mapping[str, Any]]) -> None:
         self._state = state
-        self._left: list[tuple[int, TrainedTensor]] = []
+        self._left: list[tuple[int, TrainedTensor]] = list(zip(group_of, flat.trained, strict=True))
         self._reached: set[int] = set()
-        for group, one in zip(group_of, flat.trained, strict=True):
-            if _is_known(state.get(one.tensor, {})):
-                self._reached.add(group)
-            else:
-                self._left.append((group, one))
         self._steps = 0
+        self._take_out([state.get(one.tensor, {}).get("exp_avg_sq", _NOTHING) for _, one in self._left])
 
     def update(self) -> None:
         """Look at the gradients of a step, once they are collected."""
         self._steps += 1
-        if not self._left:
-            return
-        found = torch.stack([one.gradient.any() for _, one in self._left]).tolist()
-        self._reached |= {group for (group, _), is_reached in zip(self._left, found, strict=True) if is_reached}
-        self._left = [pair for pair, is_reached in zip(self._left, found, strict=True) if not is_reached]
+        self._take_out([one.gradient for _, one in self._left])
 
     def has_reached(self, group: int) -> bool:
         """Whether any tensor of a group has a gradient."""
@@ -62,9 +56,9 @@ class UnreachedTensors:
         """Take out of the flat gradients, and the optimizer's state, what a decay has put there."""
         for _, one in self._left:
             one.gradient.zero_()
-            for value in self._state.get(one.tensor, {}).values():
-                if isinstance(value, Tensor) and value.shape == one.tensor.shape:
-                    value.zero_()
+            state = self._state.get(one.tensor, {})
+            for name in _MEANS & state.keys():
+                state[name].zero_()
 
     def warn(self, decays: Sequence[float]) -> None:
         """Name the tensors that decay without a gradient, once; `decays`: of each group."""
@@ -83,6 +77,11 @@ class UnreachedTensors:
                 more,
             )
 
-
-def _is_known(state: Mapping[str, Any]) -> bool:
-    return "exp_avg_sq" in state and bool(state["exp_avg_sq"].any())
+    def _take_out(self, seen: Sequence[Tensor]) -> None:
+        """Take those that are not all 0 in `seen` for reached."""
+        if not seen:
+            return
+        # A device is asked for all of them at once.
+        found = torch.stack([one.any().to(seen[-1].device) for one in seen]).tolist()
+        self._reached.update(group for (group, _), is_reached in zip(self._left, found, strict=True) if is_reached)
+        self._left = [pair for pair, is_reached in zip(self._left, found, strict=True) if not is_reached]
