@@ -1,7 +1,6 @@
 """Generate docs/reproduction.md from docs/reproduction.json (`python docs/generate_reproduction.py`).
 
-`--beyond` makes docs/beyond.md from docs/beyond.json instead, the page of what the paper has not; `--transformer`
-likewise docs/transformer.md. `--from FOLDER` first
+`--beyond` makes docs/beyond.md from docs/beyond.json instead, the page of what the paper has not. `--from FOLDER` first
 takes results.json and the pictures over from what `gemps reproduce` wrote there; figures that are not there stay, if
 they were made with the same versions and scope. `--out FILE` writes the page elsewhere, for the freshness test.
 """
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from gem_reproduction.figures import ALL, BEYOND, choose
-from gem_reproduction.figures.transformer_runs import CASES
 
 DOCS = Path(__file__).resolve().parent
 PICTURES = DOCS / "images" / "reproduction"
@@ -75,45 +73,10 @@ What was run stands with each figure. These are short runs of small models: they
 do not say how far each could be tuned.
 """
 
-TRANSFORMER_INTRODUCTION = """\
-<!-- Written by docs/generate_reproduction.py --transformer from docs/transformer.json. -->
-# A transformer with stale workers
-
-Can many asynchronous workers train a transformer as well as a synchronous run of the same number of gradients? An
-experiment by the simulator with the server's own rules and the workers' own directions. The claims, the way of
-choosing, and the rule for the default were committed before the first run.
-
-- **C1** With 32 and 100 workers and in all three orders of arrival, the chosen setting's held-out loss is at most 1.05
-  times synchronous Muon's and below synchronous Adam's.
-- **C2** No run of the chosen setting fails.
-- **C3** One learning rate is within 5 % of the best one for 1 to 100 workers.
-- **C4** With a quarter of the workers four times slower, the chosen setting reaches synchronous Muon's final loss in at
-  most half of its virtual time.
-- **C5** On digits, with the MLP and with the CNN, it is no worse than `gem` (1.05 times, geometric mean).
-
-**The rule for the default.** Only the full form changes it. The chosen setting becomes the default if C2 holds and its
-held-out loss, with its own eta against `gem` with its own, is at most 0.95 times that of `gem` in the geometric mean
-over the three text models, 8, 32 and 100 workers and the three orders, and at most 1.05 times in each of these. If C5
-holds as well, it is the default of every model that has what it needs; if not, of transformers alone (an embedding, and
-most parameters in matrices), and `gem` remains that of all others. Otherwise `gem` remains the default.
-
-**One change since.** In the quick form's first runs the largest of synchronous Muon's six learning rates was the best.
-So two more were added (0.064 and 0.128), before any run of the full form; that makes C1 and C4 harder.
-
-**What has run:** {made_with}
-
-```sh show
-gemps reproduce {command}
-python docs/generate_reproduction.py --transformer --from runs/reproduction
-```
-
-The full form takes hours; an interrupted one continues where it was.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One of three: its file's name, what `gemps reproduce` calls its figures, its beginning, whose claims it has."""
+    """One of two: its file's name, what `gemps reproduce` calls its figures, its beginning, whose claims it has."""
 
     name: str
     group: str
@@ -137,7 +100,6 @@ class Page:
 
 THE_PAPER = Page("reproduction", ALL, INTRODUCTION, "The paper claims:")
 BEYOND_IT = Page("beyond", BEYOND, BEYOND_INTRODUCTION, "What was asked:")
-TRANSFORMER = Page("transformer", "transformer", TRANSFORMER_INTRODUCTION, "What was asked:")
 
 
 def page(which: Page, results: Mapping[str, Any]) -> str:
@@ -158,12 +120,6 @@ def _made_with(which: Page, results: Mapping[str, Any]) -> str:
     if not results["figures"]:
         return "nothing yet."
     versions = f"gemps {results['gemps']}, PyTorch {results['torch']}, Python {results['python']}."
-    if which is TRANSFORMER:
-        if scope["quick"]:
-            return f"the quick form alone; the full form has not; {versions}"
-        claims = " ".join(one["claim"] for one in results["figures"][which.name]["verdicts"])
-        missing = [case for case in CASES if f"{case}:" not in claims]
-        return f"the full form{', but not yet ' + '; '.join(missing) if missing else ''}; {versions}"
     if which is BEYOND_IT:  # where models, steps and seeds differ by figure
         return f"{scope['task']}, {'the quick form' if scope['quick'] else 'the full form'}; {versions}"
     return f"{scope['model']} on {scope['task']}, {scope['steps']} steps a worker, {scope['seeds']} seeds; {versions}"
@@ -246,7 +202,6 @@ def take_over(which: Page, folder: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--beyond", action="store_const", dest="which", const=BEYOND_IT, default=THE_PAPER)
-    parser.add_argument("--transformer", action="store_const", dest="which", const=TRANSFORMER)
     parser.add_argument("--from", type=Path, dest="folder", metavar="FOLDER")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()

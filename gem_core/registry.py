@@ -17,19 +17,15 @@ __all__ = [
     "BUILT_IN",
     "DIRECTIONS",
     "ENTRY_POINTS",
-    "PRECONDITIONED",
     "Direction",
-    "Precondition",
     "foreign_rules",
     "is_rule",
     "require_direction",
-    "require_precondition",
     "require_rule",
     "rule_names",
 ]
 
-Precondition = Literal["none", "rms", "averaged-rms"]
-Direction = Literal["gradient", "rms", "spectral", "auto"]
+Direction = Literal["gradient", "rms", "auto"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 # In place of a rule's name: the server runs gem, and its first worker decides the rest (docs/rules.md).
 AUTO = "auto"
@@ -51,10 +47,6 @@ BUILT_IN = {
     "ormo": "gem_core.rules.ormo:Ormo",
     "ringmaster-lmo": "gem_core.rules.ringmaster_lmo:RingmasterLmo",
 }
-PRECONDITIONED = {
-    ("gem", "rms"): "gem_core.rules.gem_rms:GemRms",
-    ("gem", "averaged-rms"): "gem_core.rules.gem_averaged_rms:GemAveragedRms",
-}
 # Their formulas take delta / eta for a gradient.
 GRADIENT_RULES = frozenset({"dc-asgd"})
 ENTRY_POINTS = "gemps.rules"
@@ -75,18 +67,6 @@ def require_rule(name: str) -> str:
     if not is_rule(name):
         raise RuleError(f"there is no update rule {name!r}; choose one of: {', '.join(rule_names())}")
     return name
-
-
-def require_precondition(name: str, precondition: str) -> None:
-    """Raise RuleError unless the rule has it, or it is "none"."""
-    if precondition != "none" and (name, precondition) not in PRECONDITIONED:
-        has_any = any(name == rule for rule, _ in PRECONDITIONED)
-        known = ", ".join(("none", *dict.fromkeys(kind for _, kind in PRECONDITIONED)))
-        raise RuleError(
-            f"there is no preconditioner {precondition!r}; choose one of: {known}"
-            if has_any
-            else f"rule {name!r} has no preconditioner: choose rule gem, or precondition none"
-        )
 
 
 def require_decay(eta: float, settings: Mapping[str, float]) -> None:

@@ -10,8 +10,6 @@ from gem_core.errors import RuleError
 __all__ = [
     "GEM_SETTINGS",
     "LOCAL_STEPS",
-    "PRECONDITIONED_SETTINGS",
-    "PRECONDITION_SETTINGS",
     "WEIGHT_DECAY",
     "WHOLE_STEPS",
     "Setting",
@@ -50,7 +48,7 @@ SIGNED_GAP = Setting(
     whole=True,
 )
 
-_GEM_SETTINGS = (
+GEM_SETTINGS = (
     Setting("momentum", 0.9, 0.0, 0.9999, "mu: how long a worker's moment remembers its deltas"),
     Setting("kappa", 1.0, 0.0, 1e6, "amplifies the proxy's energy; 2 is the paper's aggressive setting"),
     Setting("pi_min", 0.0, -1e6, 1e6, "least factor; below 0 runs of five workers and more diverge"),
@@ -59,9 +57,8 @@ _GEM_SETTINGS = (
     WEIGHT_DECAY,
     LOCAL_STEPS,
     Setting("local_rate", 0.3, 0.0, 100.0, "size of a worker's steps between commits, in eta; 0: none"),
+    SIGNED_GAP,
 )
-
-GEM_SETTINGS = (*_GEM_SETTINGS, SIGNED_GAP)
 
 # Settings of gem for deltas that are whole steps, with their momentum in them. One worker's deltas are then applied
 # exactly as they are: with momentum 0 and kappa 2 the budget is twice the delta, of which pi_max = 1 takes what nobody
@@ -70,35 +67,24 @@ WHOLE_STEPS: Mapping[str, float] = MappingProxyType(
     {"momentum": 0.0, "kappa": 2.0, "pi_max": 1.0, "signed_gap": 1.0, "epsilon": 1e-30}
 )
 
-PRECONDITION_SETTINGS = (
-    Setting("beta2", 0.99, 0.0, 0.999999, "how long the mean square of the gradients remembers"),
-    Setting("precondition_epsilon", 1e-8, 1e-30, 1.0, "added to the root of the mean square"),
-    Setting("precondition_cap", 5.0, 1e-3, 1e6, "largest step of an element, in eta; for rarely used elements"),
-)
-
-PRECONDITIONED_SETTINGS = (*_GEM_SETTINGS, *PRECONDITION_SETTINGS)
-
 
 def default_eta(settings: Mapping[str, Any]) -> float:
     """Smaller where eta is the size of a step.
 
     Under rule `auto` without a direction it is that of direction `auto`; a worker's Join may decide otherwise.
     """
-    precondition, direction = settings.get("precondition", "none"), settings.get("direction", "gradient")
-    if precondition != "none":
-        return 0.001
+    direction = settings.get("direction", "gradient")
     if direction == "auto" or (direction == "gradient" and settings.get("rule") == "auto"):
         return 0.002
     return 0.05 if direction == "gradient" else 0.001
 
 
-def usual_settings(rule: str, precondition: str, direction: str) -> Mapping[str, float]:
+def usual_settings(rule: str, direction: str) -> Mapping[str, float]:
     """The settings of a rule that differ from its defaults unless they are given: they follow from the direction.
 
     Direction `auto` has the momentum in the worker, before the direction, so `gem` takes its deltas as whole steps.
     """
-    is_whole = rule == "gem" and precondition == "none" and direction == "auto"
-    return WHOLE_STEPS if is_whole else MappingProxyType({})
+    return WHOLE_STEPS if rule == "gem" and direction == "auto" else MappingProxyType({})
 
 
 def check_settings(rule: str, known: Sequence[Setting], given: Mapping[str, Any]) -> dict[str, float]:

@@ -9,14 +9,14 @@ __all__ = ["WorkerStep"]
 class WorkerStep:
     """Local steps (w += -rate * eta * gradient) between commits, of whose gradients a commit has the sum.
 
-    `normalise`: the mean. `preconditioned`: each step's gradient is divided by the root mean square of sums or means.
+    `normalise`: the mean. `scaled`: each step's gradient is divided by the root mean square of sums or means.
     """
 
     local_steps: int = 1
     normalise: bool = False
     rate: float = 1.0
-    preconditioned: bool = False
+    scaled: bool = False
 
     def with_direction(self, direction: str) -> "WorkerStep":
-        """Preconditioned, if eta is a step's size."""
-        return replace(self, preconditioned=self.preconditioned or (self.local_steps > 1 and direction != "gradient"))
+        """Scaled, if eta is a step's size."""
+        return replace(self, scaled=self.local_steps > 1 and direction != "gradient")

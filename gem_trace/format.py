@@ -10,7 +10,7 @@ Sizes exclude padding.
 import hashlib
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,18 @@ class Record:
     end: int
     event: dict[str, Any]
     payload: memoryview
+
+
+def why_unreadable(started: Mapping[str, Any]) -> str:
+    """Why this version cannot compute again what follows this event `started`; empty if it can."""
+    if started["format"] != FORMAT:
+        return f"its format is {started['format']}, this version of gemps reads {FORMAT}"
+    if (kind := started.get("precondition", "none")) != "none":  # of development versions before 0.1.0
+        return (
+            f"its run had --precondition {kind}, which gemps 0.1.0 does not have: read it with the version that "
+            "recorded it"
+        )
+    return ""
 
 
 def encode(event: dict[str, Any], payload: Sequence[memoryview] = ()) -> list[memoryview]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gem_core import Layout, LayoutError, RuleError, RuleState, Statistics, UpdateRule, create_rule
 from gem_core.aligned import aligned_copy
 from gem_trace.files import map_file
-from gem_trace.format import FORMAT, DamageError, Record, digest, read_records
+from gem_trace.format import FORMAT, DamageError, Record, digest, read_records, why_unreadable
 
 # Summation order depends on the processor.
 STATISTICS_TOLERANCE = 1e-9
@@ -152,7 +152,7 @@ class _KeptState(NamedTuple):
     def of(cls, rule: UpdateRule, parameters: NDArray[np.float32]) -> Self:
         vectors = rule.vectors_of_run(parameters) if rule.kept_vectors else ()
         scalars = json.dumps(rule.kept_scalars, sort_keys=True).encode()
-        return cls(f"{rule.name} {rule.precondition}", digest(np.concatenate([parameters[:0], *vectors]), scalars))
+        return cls(rule.name, digest(np.concatenate([parameters[:0], *vectors]), scalars))
 
 
 class _Replay:
@@ -205,9 +205,9 @@ class _Replay:
 
     def _started(self, record: Record) -> None:
         event = record.event
-        if event["format"] != FORMAT:
-            raise ReplayError(f"its format is {event['format']}, this version of gemps reads {FORMAT}")
-        self._rule = create_rule(event["rule"], event.get("precondition", "none"), **event["rule_settings"])
+        if reason := why_unreadable(event):
+            raise ReplayError(reason)
+        self._rule = create_rule(event["rule"], **event["rule_settings"])
         self._sessions = {}
         self._starts += 1
 

@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from gem_reproduction.excerpt import excerpt_of
 from gem_simulator.durations import Durations
 from gem_simulator.events import Event, Kind
 from gem_simulator.timeline import TimelineSettings, timeline
@@ -32,6 +31,7 @@ from benchmarks.default_study.arithmetic import (
     rms_normalised,
     with_momentum,
 )
+from benchmarks.default_study.excerpt import excerpt_of
 
 CONTEXT = 32
 PLAIN_GEM = Gem()

@@ -38,6 +38,12 @@ def _in_table(table: str, name: str, example: str) -> Gone:
     )
 
 
+_IN_THE_WORKERS = Gone(
+    "workers divide their gradients themselves: leave the rule at auto, or write --direction auto, or --direction rms "
+    "to orthogonalise nothing",
+    (ServerSettings,),
+)
+
 # By the name that the field had, for example "chunk_bytes" for --chunk-bytes, chunk_bytes and GEMPS_CHUNK_BYTES.
 SETTINGS: dict[str, Gone] = {
     "staging_buffers": _in_table("limits", "staging_buffers", "8"),
@@ -58,9 +64,7 @@ SETTINGS: dict[str, Gone] = {
     "pi_max": Gone("write --rule-settings pi_max=5", (ServerSettings,)),
     "epsilon": Gone("write --rule-settings epsilon=1e-12", (ServerSettings,)),
     "local_rate": Gone("write --rule-settings local_rate=0.3", (ServerSettings,)),
-    "beta2": Gone("write --rule-settings beta2=0.99", (ServerSettings,)),
-    "precondition_epsilon": Gone("write --rule-settings precondition_epsilon=1e-8", (ServerSettings,)),
-    "precondition_cap": Gone("write --rule-settings precondition_cap=5", (ServerSettings,)),
+    **dict.fromkeys(("precondition", "beta2", "precondition_epsilon", "precondition_cap"), _IN_THE_WORKERS),
     "eta_warmup": Gone("write --eta-schedule warmup:200, or warmup:200,cosine with a schedule", (ServerSettings,)),
     "eta_step_every": Gone("write --eta-schedule step:400:0.1, every 400 commits times 0.1", (ServerSettings,)),
     "eta_step_factor": Gone("write --eta-schedule step:400:0.1, every 400 commits times 0.1", (ServerSettings,)),

@@ -27,10 +27,6 @@ class View(ABC):
         """End the display."""
 
     @abstractmethod
-    def add_runs(self, runs: Sequence["Run"]) -> None:
-        """Add runs."""
-
-    @abstractmethod
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
         """Show it."""
 
@@ -49,8 +45,7 @@ class BarView(View):
             console=console,
         )
         self._left = len(runs)
-        self._total = sum(run.commits for run in runs)
-        self._steps = self._progress.add_task("", total=self._total)
+        self._steps = self._progress.add_task("", total=sum(run.commits for run in runs))
         self._say()
 
     def __enter__(self) -> View:
@@ -60,13 +55,6 @@ class BarView(View):
     @override
     def close(self) -> None:
         self._progress.stop()
-
-    @override
-    def add_runs(self, runs: Sequence["Run"]) -> None:
-        self._left += len(runs)
-        self._total += sum(run.commits for run in runs)
-        self._progress.update(self._steps, total=self._total)
-        self._say()
 
     @override
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
@@ -89,10 +77,6 @@ class PlainView(View):
 
     def close(self) -> None:
         """Do nothing."""
-
-    @override
-    def add_runs(self, runs: Sequence["Run"]) -> None:
-        self._total += len(runs)
 
     @override
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:

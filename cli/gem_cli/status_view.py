@@ -354,11 +354,10 @@ def printable(text: str, limit: int = 24) -> str:
 
 
 def rule_name(settings: Mapping[str, Any]) -> str:
-    """Rule with preconditioner and direction, or by whose optimizer; empty if unknown."""
-    rule, precondition = str(settings.get("rule") or ""), settings.get("precondition")
+    """Rule with direction, or by whose optimizer; empty if unknown."""
+    rule = str(settings.get("rule") or "")
     if recipe := settings.get("recipe"):
         return f"{rule} by {printable(str(recipe.get('optimizer')))}"
-    rule += f" with {precondition}" if precondition else ""
     return f"{rule} of {settings['direction']} directions" if settings.get("direction") else rule
 
 

@@ -153,7 +153,7 @@ class Central:
     local_steps: int = 1
     normalise_local_steps: bool = False
     local_rate: float = 1.0
-    precondition_local_steps: bool = False
+    scale_local_steps: bool = False
     generation: int = 1
 
     @property

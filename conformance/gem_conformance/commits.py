@@ -238,7 +238,7 @@ def _judge_local_steps(
     total, own = np.zeros_like(theta), theta.copy()
     for _ in range(steps):
         total += own
-        if not central.precondition_local_steps:  # there is no commit yet
+        if not central.scale_local_steps:  # there is no commit yet
             own -= np.float32(central.local_rate) * rate * own
     of_sum, of_mean = -rate * total, -rate * total / np.float32(steps)
     came = np.frombuffer(data, "<f4", theta.size)

@@ -52,7 +52,7 @@ def join_response(
             local_steps=central.local_steps,
             normalise_local_steps=central.normalise_local_steps,
             local_rate=central.local_rate,
-            precondition_local_steps=central.precondition_local_steps,
+            scale_local_steps=central.scale_local_steps,
         ),
         run_state=central.run_state,
         delta_wire_type=int(session.delta_wire_type),  # type: ignore[arg-type]

@@ -8,9 +8,7 @@ from gem_core.errors import RuleError
 from gem_core.registry import (
     BUILT_IN,
     ENTRY_POINTS,
-    PRECONDITIONED,
     foreign_rules,
-    require_precondition,
     require_rule,
     rule_names,
 )
@@ -28,23 +26,22 @@ __all__ = [
 ]
 
 
-def known_settings(name: str, precondition: str = "none") -> tuple[Setting, ...]:
+def known_settings(name: str) -> tuple[Setting, ...]:
     """The rule's settings. Raises RuleError if it cannot be loaded."""
-    return _rule(name, precondition).known_settings
+    return _rule(name).known_settings
 
 
-def create_rule(name: str, precondition: str = "none", /, **settings: float) -> UpdateRule:
+def create_rule(name: str, /, **settings: float) -> UpdateRule:
     """Create a rule for one run; settings default to those of `known_settings`.
 
-    Raises RuleError for an unknown or unloadable rule, a preconditioner that it lacks, or an illegal setting.
+    Raises RuleError for an unknown or unloadable rule, or an illegal setting.
     """
-    return _rule(name, precondition)(settings)
+    return _rule(name)(settings)
 
 
-def _rule(name: str, precondition: str) -> type[UpdateRule]:
+def _rule(name: str) -> type[UpdateRule]:
     require_rule(name)
-    require_precondition(name, precondition)
-    path = PRECONDITIONED.get((name, precondition)) or BUILT_IN.get(name)
+    path = BUILT_IN.get(name)
     if path is not None:
         module, _, class_name = path.partition(":")
         built_in: type[UpdateRule] = getattr(importlib.import_module(module), class_name)

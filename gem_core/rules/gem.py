@@ -20,21 +20,19 @@ that where |delta| >= epsilon.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_core.compilation import arithmetic
 from gem_core.errors import RuleError
 from gem_core.rule_settings import GEM_SETTINGS, Setting
 from gem_core.rules.decay import DecayingRule
 from gem_core.rules.interface import RuleState, WorkerStep
 from gem_core.rules.kernel import Kernel
 
-__all__ = ["Gem", "gem_element"]
+__all__ = ["Gem"]
 
 
 def _gem_update(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max, epsilon):  # type: ignore[no-untyped-def]
@@ -60,8 +58,6 @@ def _signed_gem_update(theta, snapshot, moment, delta, mu, kappa, pi_min, pi_max
     return theta, theta, moment, update, pi
 
 
-# For preconditioned steps.
-gem_element = arithmetic(_gem_update)
 # A kernel of its own, because a kernel of both would make rule gem 3 to 6 % slower (4 million parameters, one thread).
 _signed_kernel = Kernel(_signed_gem_update, proxy="moment")
 
@@ -86,16 +82,16 @@ class Gem(DecayingRule):
             np.float32(chosen[name]) for name in ("momentum", "kappa", "pi_min", "pi_max", "epsilon")
         )
         self._limits, self._proxy_scale = self._constants[2:4], chosen["kappa"]
-        self._has_signed_gap = chosen.get("signed_gap") == 1  # preconditioned rules have no such setting
+        self._has_signed_gap = chosen["signed_gap"] == 1
         self.kernel = _signed_kernel if self._has_signed_gap else type(self).kernel
 
     @property
     def worker_step(self) -> WorkerStep:
         """`local_steps` steps, normalised."""
-        count, is_preconditioned = int(self.settings["local_steps"]), self.precondition != "none"
+        count = int(self.settings["local_steps"])
         if count == 1:
             return WorkerStep()
-        return WorkerStep(count, normalise=True, rate=self.settings["local_rate"], preconditioned=is_preconditioned)
+        return WorkerStep(count, normalise=True, rate=self.settings["local_rate"])
 
     def factors(
         self,
@@ -103,21 +99,10 @@ class Gem(DecayingRule):
         state: RuleState,
         delta: NDArray[np.float32],
         at: NDArray[np.int64] | slice,
-        staleness: int = 0,
-        eta: float = math.nan,
     ) -> NDArray[np.float32] | None:
         """Pi (equation 27, clamped) of the elements `at`; meaningless where delta is 0."""
-        return self._factors(parameters, state, delta[at], at)
-
-    def _factors(
-        self,
-        parameters: NDArray[np.float32],
-        state: RuleState,
-        deltas: NDArray[np.float32],
-        at: NDArray[np.int64] | slice,
-    ) -> NDArray[np.float32]:
         mu, kappa, least, most, epsilon = self._constants
-        (moment,) = state.vectors
+        (moment,), deltas = state.vectors, delta[at]
         with np.errstate(over="ignore", invalid="ignore"):  # diverging runs
             moments = mu * moment[at] + deltas
             drifts = parameters[at] - state.snapshot[at]

@@ -49,7 +49,6 @@ class UpdateRule:
         vectors_per_run: those of the run.
         scalars_of_run: numbers that belong to these, initially `first_scalars`.
         keeps_run: whether both survive a server restart, unlike workers' states.
-        precondition: the preconditioner, or "none".
         needs_eta: whether `commit` requires eta.
         has_factors: whether `factors` is supported.
         sends_parameters: whether snapshots are copies of theta; else a version does not identify a worker's parameters.
@@ -64,7 +63,6 @@ class UpdateRule:
     vectors_per_run: int = 0
     first_scalars: ClassVar[Mapping[str, float]] = MappingProxyType({})
     keeps_run: ClassVar[bool] = True
-    precondition: ClassVar[str] = "none"
     needs_eta: bool = False
     has_factors: ClassVar[bool] = False
     sends_parameters: ClassVar[bool] = True
@@ -201,8 +199,6 @@ class UpdateRule:
         state: RuleState,
         delta: NDArray[np.float32],
         at: NDArray[np.int64] | slice,
-        staleness: int = 0,
-        eta: float = math.nan,
     ) -> NDArray[np.float32] | None:
         """The factors that `commit` would apply to elements `at`; None: not supported."""
         return None

@@ -8,7 +8,6 @@ and are bias-corrected:
     mu = max(x^2, ((sqrt(h_max / h_min) - 1) / (sqrt(h_max / h_min) + 1))^2),  2 * C * (1 - x)^3 = D^2 * h_min^2 * x
 
 mu is averaged from 0.9.
-
 """
 
 from __future__ import annotations
@@ -16,15 +15,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from gem_core import RuleState, UpdateRule
-from gem_core.rule_settings import PRECONDITION_SETTINGS
 from gem_core.rules import Setting, Statistics
 
 _MU = Setting("momentum", 0.9, 0.0, 0.9999, "mu of each worker's moment")
@@ -130,51 +126,6 @@ class TunedMomentum(_Moments):
         return wanted
 
 
-class AsynchronousAdam(UpdateRule):
-    """`asynchronous-adam`: Adam of stale gradients."""
-
-    name = "asynchronous-adam"
-    needs_eta = True
-    vectors_per_run = 2
-    first_scalars: ClassVar[Mapping[str, float]] = MappingProxyType({"moment_weight": 0.0, "square_weight": 0.0})
-    known_settings = (
-        Setting("beta1", 0.9, 0.0, 0.999999, "decay of the mean gradient"),
-        *PRECONDITION_SETTINGS[:2],
-    )
-
-    def _commit(
-        self,
-        parameters: NDArray[np.float32],
-        state: RuleState,
-        delta: NDArray[np.float32],
-        staleness: int,
-        eta: float,
-        parallel: bool,
-    ) -> Statistics:
-        with np.errstate(over="ignore", invalid="ignore"):  # diverging runs
-            return self._adam(parameters, state, delta, eta)
-
-    def _adam(
-        self, parameters: NDArray[np.float32], state: RuleState, delta: NDArray[np.float32], eta: float
-    ) -> Statistics:
-        moment, square = self.vectors_of_run(parameters)
-        weights = []
-        for vector, values, name, beta in (
-            (moment, delta, "moment_weight", self.settings["beta1"]),
-            (square, delta * delta, "square_weight", self.settings["beta2"]),
-        ):
-            vector *= np.float32(beta)
-            vector += np.float32(1 - beta) * values
-            self.scalars_of_run[name] = beta * self.scalars_of_run[name] + 1 - beta
-            weights.append(np.float32(1 / self.scalars_of_run[name]))
-        floor = np.float32(eta * self.settings["precondition_epsilon"])
-        update = np.float32(eta) * (moment * weights[0]) / (np.sqrt(square * weights[1]) + floor)
-        drift = parameters - state.snapshot
-        parameters += update
-        np.copyto(state.snapshot, parameters)
-        return _statistics(update, moment, drift, delta)
-
-
 class YellowFinMomentum:
     """YellowFin's mu, from multiples of gradients."""
 
@@ -227,7 +178,7 @@ def momentum_of(distance: float, variance: float, least: float, most: float) -> 
 
 
 CANDIDATES: Mapping[str, type[UpdateRule]] = {
-    rule.name: rule for rule in (SignedMoment, ClippedDifference, TunedMomentum, AsynchronousAdam)
+    rule.name: rule for rule in (SignedMoment, ClippedDifference, TunedMomentum)
 }
 
 

@@ -13,13 +13,11 @@ from gem_worker.tasks import Task, TaskOptions, create_task
 from gem_core import UpdateRule, create_rule
 from gem_reproduction import momentum_sgd
 from gem_reproduction.candidates import CANDIDATES
-from gem_reproduction.excerpt import excerpt_of
 from gem_reproduction.median_pi import MedianOfPi
 from gem_reproduction.momentum_sgd import Trained
 from gem_reproduction.outcomes import CURVES, Medians, Outcome, curves, tenths
 from gem_reproduction.patterns import load_patterns
 from gem_reproduction.runs import Data, Run
-from gem_reproduction.synchronous import train_synchronously
 
 
 def perform(run: Run) -> Outcome:
@@ -27,9 +25,7 @@ def perform(run: Run) -> Outcome:
     began = time.perf_counter()
     task = _task(run.data, run.settings.task, run.settings.task_options())
     if run.method == "momentum-sgd":
-        return _trained(momentum_sgd.train(run.settings, task), 1, task, began)
-    if run.method != "simulation":
-        return _trained(train_synchronously(run.settings, task, run.method), run.settings.workers, task, began)
+        return _trained(momentum_sgd.train(run.settings, task), task, began)
     rule = _rule(run)
     if run.large:
         return _simulated(simulate(run.settings, rule=rule, task=task), Medians(), task, began)
@@ -43,15 +39,12 @@ def _rule(run: Run) -> UpdateRule:
     settings = run.settings.settings_of_rule()
     if run.candidate:
         return CANDIDATES[run.candidate](settings)
-    return create_rule(run.settings.rule, run.settings.precondition, **settings)
+    return create_rule(run.settings.rule, **settings)
 
 
 @cache
 def _task(data: Data, name: str, options: TaskOptions) -> Task:
-    if data == "patterns":
-        return load_patterns()
-    task = create_task(name, options)
-    return excerpt_of(task) if data == "excerpt" else task
+    return load_patterns() if data == "patterns" else create_task(name, options)
 
 
 def _simulated(result: SimulationResult, medians: Medians, task: Task, began: float) -> Outcome:
@@ -77,7 +70,7 @@ def _simulated(result: SimulationResult, medians: Medians, task: Task, began: fl
     )
 
 
-def _trained(trained: Trained, gradients: int, task: Task, began: float) -> Outcome:
+def _trained(trained: Trained, task: Task, began: float) -> Outcome:
     losses = np.array(trained.losses)
     steps = np.arange(1.0, len(losses) + 1)
     by_tenth, middle = tenths(losses)
@@ -86,7 +79,7 @@ def _trained(trained: Trained, gradients: int, task: Task, began: float) -> Outc
     return Outcome(
         evaluations=trained.evaluations,
         chance_loss=math.log(task.classes),
-        commits=gradients * len(losses),
+        commits=len(losses),
         finite=trained.finite,
         tenths=by_tenth,
         middle=middle,

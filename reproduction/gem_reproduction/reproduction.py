@@ -30,15 +30,9 @@ class FigureResult:
 
 
 def runs_of(figures: Sequence[Figure], scope: Scope) -> list[Run]:
-    """The figures' first runs."""
+    """The figures' runs."""
     runs = {run.key(): run for figure in figures for seeds in figure.runs(scope).values() for run in seeds}
     return list(runs.values())
-
-
-def groups_of(declared: Mapping[str, Sequence[Run]], outcomes: Mapping[str, Outcome]) -> dict[str, Group]:
-    """Finished groups by name."""
-    found = {name: [outcomes.get(run.key()) for run in seeds] for name, seeds in declared.items()}
-    return {name: Group([one for one in some if one]) for name, some in found.items() if all(some)}
 
 
 def reproduce(
@@ -47,21 +41,15 @@ def reproduce(
     folder: Path,
     jobs: int,
     on_done: Callable[[Run, Outcome, bool], None] = lambda run, outcome, new: None,
-    on_more: Callable[[Sequence[Run]], None] = lambda runs: None,
 ) -> list[FigureResult]:
     """Run, judge, draw and write `results.json`.
 
-    Runs in `folder` are reused. `on_more`: later stages. Raises ReproductionError, or ImportError without
-    matplotlib.
+    Runs in `folder` are reused. Raises ReproductionError, or ImportError without matplotlib.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         outcomes = execute(runs_of(figures, scope), folder, jobs, on_done)
-        declared = {figure.name: figure.runs(scope) for figure in figures}
-        while runs := _declare_more(figures, scope, declared, outcomes):
-            on_more(runs)
-            outcomes |= execute(runs, folder, jobs, on_done)
-        findings = [_find(figure, scope, declared[figure.name], outcomes, folder) for figure in figures]
+        findings = [_find(figure, scope, outcomes, folder) for figure in figures]
         text = json.dumps(results(findings, scope), indent=1) + "\n"
         (folder / RESULTS).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -69,27 +57,9 @@ def reproduce(
     return findings
 
 
-def _declare_more(
-    figures: Sequence[Figure],
-    scope: Scope,
-    declared: dict[str, dict[str, tuple[Run, ...]]],
-    outcomes: Mapping[str, Outcome],
-) -> list[Run]:
-    for figure in figures:
-        found = groups_of(declared[figure.name], outcomes)
-        declared[figure.name] = figure.runs_after(scope, found)
-    runs = {run.key(): run for runs in declared.values() for seeds in runs.values() for run in seeds}
-    return [run for key, run in runs.items() if key not in outcomes]
-
-
-def _find(
-    figure: Figure,
-    scope: Scope,
-    declared: Mapping[str, tuple[Run, ...]],
-    outcomes: Mapping[str, Outcome],
-    folder: Path,
-) -> FigureResult:
-    found = groups_of(declared, outcomes)
+def _find(figure: Figure, scope: Scope, outcomes: Mapping[str, Outcome], folder: Path) -> FigureResult:
+    declared = figure.runs(scope)
+    found = {name: Group([outcomes[run.key()] for run in seeds]) for name, seeds in declared.items()}
     picture = folder / f"{figure.name}.png"
     pictures.picture(figure, scope, found, picture)
     return FigureResult(figure, figure.judge(found), sum(len(seeds) for seeds in declared.values()), picture)

@@ -17,10 +17,10 @@ from gem_reproduction.errors import ReproductionError
 # Of run files; others are run again.
 FORMAT = 1
 
-# Others have no server.
-Method = Literal["simulation", "momentum-sgd", "synchronous-adam", "synchronous-muon"]
-# patterns: synthetic images. excerpt: fewer samples scored.
-Data = Literal["task", "patterns", "excerpt"]
+# momentum-sgd has no server.
+Method = Literal["simulation", "momentum-sgd"]
+# patterns: synthetic images.
+Data = Literal["task", "patterns"]
 
 # One pass over MNIST with batch 64.
 PAPER_STEPS = 937
@@ -80,10 +80,7 @@ class Run:
         exchange = "" if settings.exchange == "service" else f", exchange {settings.exchange}"
         workers = f"{settings.workers} worker{'' if settings.workers == 1 else 's'}"
         rule = self.candidate or settings.rule
-        rule += "" if settings.precondition == "none" else f" precondition {settings.precondition}"
         rule += "" if settings.direction == "gradient" else f" direction {settings.direction}"
-        if self.method != "simulation":
-            rule = self.method
         return (
             f"{rule}{values}, {workers}, eta {settings.eta:g}, batch {settings.batch_size}{width}{exchange}, "
             f"seed {settings.seed}"
@@ -114,7 +111,6 @@ class Scope:
         self,
         rule: str = "gem",
         *,
-        method: Method = "simulation",
         data: Data = "task",
         candidate: str = "",
         large: bool = False,
@@ -127,10 +123,9 @@ class Scope:
         return tuple(
             Run(
                 self._settings(rule=rule, rule_settings=rule_settings, seed=seed, **settings),
-                method,
-                data,
-                candidate,
-                large,
+                data=data,
+                candidate=candidate,
+                large=large,
             )
             for seed in range(self.seeds)
         )

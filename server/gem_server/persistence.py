@@ -148,7 +148,7 @@ class Persistence:
         try:
             run_record.restore(saved.state, self._run, self._workers, self._ledger)
             self._telemetry.earlier = run_record.saved_totals(saved.state)
-            self._restore_rule(saved)
+            self._restore_rule(saved, data_dir)
         except (KeyError, TypeError, ValueError) as error:
             raise StartupError(f"the checkpoint in {data_dir} lacks what this version needs: {error!r}") from error
         self._run.commits_before = self._run.commits
@@ -268,9 +268,15 @@ class Persistence:
         except (KeyError, TypeError, ValueError) as error:
             raise StartupError(f"the checkpoint in {data_dir} has a recipe that is not legal: {error!r}") from error
 
-    def _restore_rule(self, saved: Checkpoint) -> None:
-        rule = self._rule
-        if restore_rule(rule, KeptRule(saved.state.get("rule") or {}, saved.rule_vectors)):
+    def _restore_rule(self, saved: Checkpoint, data_dir: Path) -> None:
+        rule, record = self._rule, saved.state.get("rule") or {}
+        if (kind := record.get("precondition", "none")) != "none":  # of development versions before 0.1.0
+            raise StartupError(
+                f"the run in {data_dir} was trained with --precondition {kind}, which gemps 0.1.0 does not have: load "
+                f'its parameters into the script\'s model, gemps.load("{data_dir}").load_into(model), and start a new '
+                "run in another --data-dir"
+            )
+        if restore_rule(rule, KeptRule(record, saved.rule_vectors)):
             return
         if rule.kept_vectors or rule.kept_scalars:
             logger.warning("the checkpoint has nothing that rule %s keeps of a run: its vectors begin at 0", rule.name)

@@ -89,7 +89,6 @@ class Recorder(CommitObserver):
                 "format": FORMAT,
                 "date": datetime.now(UTC).isoformat(),
                 "rule": rule.name,
-                "precondition": rule.precondition,
                 "rule_settings": dict(rule.settings),
                 "settings": self._settings.model_dump(mode="json", include=set(RECORDED_SETTINGS))
                 | {"eta": run.schedule.eta, "direction": choice.direction}

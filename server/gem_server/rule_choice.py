@@ -50,7 +50,7 @@ class Offer:
 def rule_of(settings: ServerSettings) -> UpdateRule:
     """The rule that the settings name. Raises StartupError if it cannot be loaded, or has other settings."""
     try:
-        return create_rule(settings.rule_name, settings.precondition, **settings.settings_of_rule())
+        return create_rule(settings.rule_name, **settings.settings_of_rule())
     except RuleError as error:
         raise StartupError(str(error)) from error
 
@@ -155,8 +155,8 @@ class RuleChoice:
             )
             self._decide(None, self.direction)
             return
-        recipe, direction = read_recipe(record["recipe"]), _direction(record["direction"])
-        self._decide(recipe, direction if recipe is not None else self._settings.given_direction or direction)
+        recipe, given = read_recipe(record["recipe"]), self._settings.given_direction
+        self._decide(recipe, given if given and recipe is None else _direction(record["direction"]))
 
     def _keep(self, record: Mapping[str, Any] | None) -> None:
         self._kept = record
@@ -179,8 +179,6 @@ class RuleChoice:
             return f"rule {AUTO}: the first worker decides"
         is_auto = self._settings.is_auto
         parts = [f"{AUTO}: {self.rule.name}" if is_auto else self.rule.name]
-        if self.rule.precondition != "none":
-            parts.append(f"precondition {self.rule.precondition}")
         if is_auto or self.direction != "gradient":
             parts.append(f"direction {self.direction}")
         parts.append("of what workers' optimizers moved" if self._moves else f"eta {self._run.schedule.eta:g}")
@@ -246,7 +244,7 @@ def _direction(name: object) -> Direction:
     for known in get_args(Direction):
         if name == known:
             return known  # type: ignore[no-any-return]
-    raise ValueError(f"direction {name!r} is unknown")
+    raise ValueError(f"direction {name!r} is unknown: name another, for example --direction auto")
 
 
 def _summary(recipe: Recipe) -> str:

@@ -822,7 +822,6 @@ def _shared_settings(rule: UpdateRule, settings: ServerSettings) -> str:
     """What is the same on all shards before the first worker, as JSON."""
     about = {
         "rule": settings.rule,
-        "precondition": rule.precondition,
         "durability": settings.durability_level,
         "staging_buffers": settings.limits.staging_buffers,
         "data_dir": settings.data_dir is not None,

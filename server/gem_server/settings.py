@@ -17,17 +17,13 @@ from gem_core.registry import (
     AUTO,
     BUILT_IN,
     Direction,
-    Precondition,
     require_decay,
     require_direction,
-    require_precondition,
     require_rule,
 )
 from gem_core.rule_settings import (
     GEM_SETTINGS,
     LOCAL_STEPS,
-    PRECONDITION_SETTINGS,
-    PRECONDITIONED_SETTINGS,
     WEIGHT_DECAY,
     check_settings,
     default_eta,
@@ -48,7 +44,7 @@ DEFAULT_RULE = "auto"
 _RULE_OF_AUTO = "gem"
 # What the optimizer of a worker's script decides under --rule auto. A server that is given one of these takes none.
 _DECIDED_BY_RECIPES = (
-    *("eta", "eta_schedule", "weight_decay", "clip_norm", "direction", "precondition", "local_steps"),
+    *("eta", "eta_schedule", "weight_decay", "clip_norm", "direction", "local_steps"),
     "rule_settings",
 )
 
@@ -149,9 +145,8 @@ class ServerSettings(BaseSettings):
     rule_settings: Annotated[str, BeforeValidator(settings_text)] = Field(
         "",
         description="The rule's own settings, as NAME=VALUE,NAME=VALUE: momentum=0.9,kappa=2 for gem, "
-        "strength=1,decay=0.9 for dc-asgd. docs/rules.md lists each rule's names and defaults, and those of "
-        "--precondition. In a TOML file they can stand in the table [rule]; a flag or variable replaces all of "
-        "them.",
+        "strength=1,decay=0.9 for dc-asgd. docs/rules.md lists each rule's names and defaults. In a TOML file "
+        "they can stand in the table [rule]; a flag or variable replaces all of them.",
         json_schema_extra={"panel": "Update rule"},
     )
     weight_decay: float = Field(
@@ -169,25 +164,16 @@ class ServerSettings(BaseSettings):
         description="Gradients whose mean a worker commits, with a rule that has this setting; 1: exchange after each. "
         "On slow networks 4, then 8, with two to three times the eta and --steps, which counts commits, divided by as "
         "much. The worker moves its parameters after each gradient but the last, by local_rate of --rule-settings; it "
-        "keeps one more vector, with --precondition or --direction three.",
-        json_schema_extra={"panel": "Update rule"},
-    )
-    precondition: Precondition = Field(
-        "none",
-        description="Preconditioner of gem, as of Adam: each element's gradient divided by the root of a running mean "
-        "of squares, of all gradients (rms) or of an average over about one gradient a worker (averaged-rms); with "
-        "--direction and more than 32 workers take rms. Eta is then the size of a step. It takes "
-        "one or two vectors of the model's size.",
+        "keeps one more vector, with --direction three.",
         json_schema_extra={"panel": "Update rule"},
     )
     direction: Direction = Field(
         "gradient",
         description="Direction that workers compute from their gradients. gradient: the gradient itself. rms: each "
-        "element is divided by the root of a running mean of its squares, as in Adam. spectral: matrices are "
-        "orthogonalised, as in Muon, and rms is used for all other tensors. auto: of the gradients' momentum, "
+        "element is divided by the root of a running mean of its squares, as in Adam. auto: of the gradients' momentum, "
         "hidden matrices of a model with an embedding are orthogonalised, and then all tensors are divided as by rms; "
-        "gem has no momentum of its own then, unless --rule-settings gives one. With rms, spectral and auto, eta "
-        "is the size of a step.",
+        "gem has no momentum of its own then, unless --rule-settings gives one. With rms and auto, eta is the size of a "
+        "step.",
         json_schema_extra={"panel": "Update rule"},
     )
     clip_norm: float = Field(
@@ -203,9 +189,9 @@ class ServerSettings(BaseSettings):
         default_factory=lambda given: default_eta({"rule": DEFAULT_RULE} | given),
         gt=0,
         allow_inf_nan=False,
-        description="Learning rate. Its default is 0.001 with --precondition or with --direction rms or spectral, "
-        "0.002 with --direction auto, else 0.05. Under --rule auto it is that of what the first worker decides; if it "
-        "is given there without --direction, commits are gradients, as of SGD.",
+        description="Learning rate. Its default is 0.001 with --direction rms, 0.002 with --direction auto, else "
+        "0.05. Under --rule auto it is that of what the first worker decides; if it is given there without "
+        "--direction, commits are gradients, as of SGD.",
         json_schema_extra={"panel": "Learning rate"},
     )
     eta_schedule: str = Field(
@@ -461,8 +447,6 @@ class ServerSettings(BaseSettings):
             )
 
     def _check_rule(self) -> None:
-        with _named(f"--precondition {self.precondition}: "):
-            require_precondition(self.rule_name, self.precondition)
         with _named(f"--direction {self.direction}: "):
             require_direction(self.rule_name, self.direction)
         with _named("--rule-settings: "):
@@ -480,14 +464,7 @@ class ServerSettings(BaseSettings):
             self._check_gem_settings(chosen)
 
     def _check_gem_settings(self, chosen: Mapping[str, float]) -> None:
-        is_preconditioned = self.precondition != "none"
-        unused = {one.name for one in PRECONDITION_SETTINGS}.intersection(chosen)
-        if unused and not is_preconditioned:
-            raise RuleError(
-                f"{min(unused)} needs a preconditioner: leave it out, or add --precondition rms or averaged-rms"
-            )
-        known = PRECONDITIONED_SETTINGS if is_preconditioned else GEM_SETTINGS
-        used = check_settings("gem", known, self.settings_of_rule())
+        used = check_settings("gem", GEM_SETTINGS, self.settings_of_rule())
         if "local_rate" in chosen and used["local_steps"] == 1:
             raise RuleError("local_rate needs --local-steps: leave it out, or add --local-steps 4")
 
@@ -534,10 +511,10 @@ class ServerSettings(BaseSettings):
     def given_direction(self) -> Direction | None:
         """The direction, unless the first worker decides it.
 
-        With a preconditioner it is the gradient by default, and with `eta` alone, too: that is then the learning rate
-        of gradients, which is far too large for the steps of direction auto.
+        With `eta` alone it is the gradient: that is then the learning rate of gradients, which is far too large for the
+        steps of direction auto.
         """
-        is_given = not self.is_auto or self.precondition != "none" or {"direction", "eta"} & self.model_fields_set
+        is_given = not self.is_auto or {"direction", "eta"} & self.model_fields_set
         return self.direction if is_given else None
 
     @property
@@ -550,7 +527,7 @@ class ServerSettings(BaseSettings):
         """`eta_schedule`, parsed, with `eta`; under --rule auto without --eta, with the default of this direction."""
         eta = self.eta
         if self.is_auto and "eta" not in self.model_fields_set:
-            eta = default_eta({"precondition": self.precondition, "direction": direction})
+            eta = default_eta({"direction": direction})
         return EtaSchedule.parse(self.eta_schedule, eta)
 
     @property
@@ -585,7 +562,7 @@ class ServerSettings(BaseSettings):
 
         `direction`: the run's; None: that which is given, or gradient.
         """
-        usual = usual_settings(self.rule_name, self.precondition, direction or self.given_direction or "gradient")
+        usual = usual_settings(self.rule_name, direction or self.given_direction or "gradient")
         return dict(usual) | self._rule_flags() | parse_settings(self.rule_settings)
 
 

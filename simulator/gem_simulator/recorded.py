@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_core import Layout, LayoutError, WireType
-from gem_core.registry import Direction
+from gem_core.registry import DIRECTIONS, Direction
 from gem_core.wire_types import BLOCKS
 from gem_simulator.errors import SimulationError
 from gem_simulator.events import Event, Kind
 from gem_trace import DamageError, Record, read_records
 from gem_trace.files import map_file
-from gem_trace.format import FORMAT
+from gem_trace.format import FORMAT, why_unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,6 @@ class Recorded:
 
     path: Path
     rule: str
-    precondition: str
     rule_settings: dict[str, float]
     eta: float
     direction: Direction
@@ -115,8 +114,10 @@ def _read(path: Path) -> Recorded:
         event = record.event
         name = event["event"]
         if name == "started":
-            if event["format"] != FORMAT:
-                raise SimulationError(f"{path}: its format is {event['format']}, this version of gemps reads {FORMAT}")
+            if reason := why_unreadable(event):
+                raise SimulationError(f"{path}: {reason}")
+            direction = event["settings"].get("direction", "gradient")  # absent in older traces
+            _refuse(direction not in DIRECTIONS, path, f"its workers committed direction {direction}, which is gone")
             _refuse(started is not None, path, "the server was started more than once")
             started = event
         elif name == "parameters":
@@ -153,7 +154,6 @@ def _read(path: Path) -> Recorded:
     return Recorded(
         path,
         started["rule"],
-        started.get("precondition", "none"),  # absent in older traces
         dict(started["rule_settings"]),
         float(settings["eta"]),
         settings.get("direction", "gradient"),  # absent in older traces

@@ -15,10 +15,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from gem_core.registry import (
     BUILT_IN,
     Direction,
-    Precondition,
     require_decay,
     require_direction,
-    require_precondition,
     require_rule,
 )
 from gem_core.rule_settings import WEIGHT_DECAY, default_eta, parse_settings, settings_text, usual_settings
@@ -60,11 +58,6 @@ class SimulationSettings(BaseSettings):
         description="Decoupled weight decay of gem, downpour and adaptive-staleness, as the server's.",
         json_schema_extra={"panel": "Update rule"},
     )
-    precondition: Precondition = Field(
-        default="none",
-        description="Preconditioner of gem; its settings are in --rule-settings.",
-        json_schema_extra={"panel": "Update rule"},
-    )
     direction: Direction = Field(
         default="gradient",
         description="What workers make of their gradients: docs/rules.md.",
@@ -80,8 +73,8 @@ class SimulationSettings(BaseSettings):
     eta: float = Field(
         default_factory=default_eta,
         gt=0,
-        description="Learning rate, constant. Its default is 0.001 with --precondition or with --direction rms or "
-        "spectral, 0.002 with --direction auto, else 0.05.",
+        description="Learning rate, constant. Its default is 0.001 with --direction rms, 0.002 with --direction "
+        "auto, else 0.05.",
         json_schema_extra={"panel": "Update rule"},
     )
     exchange: Literal["service", "paper", "original"] = Field(
@@ -244,7 +237,6 @@ class SimulationSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
-        require_precondition(self.rule, self.precondition)
         require_direction(self.rule, self.direction)
         if self.weight_decay and "weight_decay" in parse_settings(self.rule_settings):
             raise ValueError("--weight-decay and --rule-settings weight_decay=...: give one of them")
@@ -277,7 +269,7 @@ class SimulationSettings(BaseSettings):
 
     def settings_of_rule(self) -> dict[str, float]:
         """Arguments for `create_rule`, unvalidated."""
-        usual = usual_settings(self.rule, self.precondition, self.direction)
+        usual = usual_settings(self.rule, self.direction)
         shared = {"weight_decay": self.weight_decay} if self.weight_decay else {}
         return dict(usual) | shared | parse_settings(self.rule_settings)
 

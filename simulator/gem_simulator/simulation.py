@@ -50,7 +50,7 @@ def simulate(
             f"a trace holds what the service does, and the exchange is {settings.exchange}: leave --record out, or "
             "choose --exchange service"
         )
-    rule = rule or create_rule(settings.rule, settings.precondition, **settings.settings_of_rule())
+    rule = rule or create_rule(settings.rule, **settings.settings_of_rule())
     if settings.exchange == "paper" and (rule.vectors_per_run or not rule.sends_parameters):
         raise SimulationError(
             f"the rule {rule.name} needs the server to apply it, and with --exchange paper workers do: choose "
@@ -86,7 +86,7 @@ def simulate(
             if recorder is not None:
                 recorder.close()
         used = settings.model_dump(mode="json")
-        about = {"rule": rule.name, "precondition": rule.precondition, "rule_settings": dict(rule.settings)}
+        about = {"rule": rule.name, "rule_settings": dict(rule.settings)}
         return run.result(used | about)
 
 
@@ -102,7 +102,7 @@ def replay_recording(
     Deltas and final parameters must be bit-identical. Raises SimulationError at the first difference.
     """
     with torch_as_it_was():
-        rule = create_rule(recorded.rule, recorded.precondition, **recorded.rule_settings)
+        rule = create_rule(recorded.rule, **recorded.rule_settings)
         workload = Workload(
             task,
             model or task.default_model,
@@ -127,7 +127,6 @@ def replay_recording(
         run = _Run(task, workload, cluster, 0, None, on_commit)
         run.apply_events(recorded.events())
         used: dict[str, Any] = {"trace": str(recorded.path), "rule": rule.name, "rule_settings": dict(rule.settings)}
-        used["precondition"] = rule.precondition
         used |= {"direction": recorded.direction, "clip_norm": recorded.clip_norm}
         used |= {"eta": recorded.eta, "seed": recorded.seed, "model": model or task.default_model}
         result = run.result(used | {"task": task.name, "batch_size": recorded.batch_size})

@@ -43,7 +43,6 @@ class TraceRecorder:
         self._eta = settings["eta"]
         self._forgets = rule.vectors_per_run > 0
         started = {"event": "started", "format": FORMAT, "date": "", "rule": rule.name}
-        started |= {"precondition": rule.precondition}
         self._writer.append(started | {"rule_settings": dict(rule.settings), "settings": settings, "at": 0.0})
         self._writer.append(
             {"event": "parameters", "run": RUN, "clock": 1, "incarnation": 1, "layout": layout, "at": 0.0},

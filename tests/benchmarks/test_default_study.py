@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gem_simulator import SimulationSettings, simulate
+from gem_worker.tasks import create_task
 
 from benchmarks.default_study import __main__ as program
 from benchmarks.default_study.arithmetic import (
@@ -18,6 +19,7 @@ from benchmarks.default_study.arithmetic import (
     rms_normalised,
     with_momentum,
 )
+from benchmarks.default_study.excerpt import excerpt_of
 from benchmarks.default_study.plan import METHODS
 from benchmarks.default_study.tables import found_in, gain
 from benchmarks.default_study.training import EXPONENTIAL, ROUND_ROBIN, Run, train
@@ -31,7 +33,7 @@ def new_state(size: int) -> DirectionState:
 def test_the_rule_is_that_of_the_server_bit_for_bit() -> None:
     random = torch.Generator().manual_seed(0)
     theta, snapshot, delta = (torch.randn(1000, generator=random) for _ in range(3))
-    rule = create_rule("gem", "none")
+    rule = create_rule("gem")
     expected = theta.numpy().copy()
     state = rule.new_worker(expected)
     np.copyto(state.snapshot, snapshot.numpy())
@@ -110,3 +112,13 @@ def test_a_repeated_command_runs_nothing_twice(monkeypatch: pytest.MonkeyPatch, 
     program.main()
     assert trained == runs
     assert json.loads(output.read_text("utf-8"))["runs"] == {run.key: {"pi": 1.0} for run in runs}
+
+
+def test_an_excerpt_trains_on_all_samples_and_scores_on_some() -> None:
+    task = create_task("text", SimulationSettings(task="text", context=16).task_options())
+    excerpt = excerpt_of(task)
+    assert len(excerpt.train) == len(task.train)
+    for some, every, stride in ((excerpt.test, task.test, 3), (excerpt.train, task.train, 256)):
+        assert np.array_equal(some.numbers(), every.numbers()[::stride])
+    orders = [one.train.shuffled(np.random.default_rng(1)) for one in (excerpt, task)]
+    assert np.array_equal(*orders)

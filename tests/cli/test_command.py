@@ -49,7 +49,7 @@ def _options_shown(help_text: str) -> set[str]:
 
 @pytest.mark.parametrize(
     ("command", "common", "rare", "most"),
-    [("train", "--workers", "--clip-norm", 46), ("serve", "--bind", "--lane-port", 44)],
+    [("train", "--workers", "--clip-norm", 45), ("serve", "--bind", "--lane-port", 43)],
 )
 def test_help_shows_the_common_options_and_names_the_way_to_all(
     command: str, common: str, rare: str, most: int

@@ -135,10 +135,10 @@ def test_a_bad_value_of_the_environment_or_the_file_says_so(config: Path, monkey
 def test_values_that_do_not_fit_together_say_where_they_came_from(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GEMPS_RULE_SETTINGS", "beta2=0.5")
+    monkeypatch.setenv("GEMPS_RULE_SETTINGS", "local_rate=0.5")
     with pytest.raises(
         CommandError,
-        match=r"^--rule-settings: beta2 needs a preconditioner: .* \(here: GEMPS_RULE_SETTINGS=beta2=0.5\)$",
+        match=r"^--rule-settings: local_rate needs --local-steps: .* \(here: GEMPS_RULE_SETTINGS=local_rate=0.5\)$",
     ):
         Given({}, None, [ServerSettings]).load(ServerSettings)
     monkeypatch.delenv("GEMPS_RULE_SETTINGS")

@@ -49,12 +49,10 @@ def printed(view: RenderableType, width: int) -> str:
     return captured.get()
 
 
-def test_the_rule_is_shown_with_its_preconditioner_and_the_direction() -> None:
+def test_the_rule_is_shown_with_the_direction() -> None:
     assert {("rule", "gem"), ("rule settings", "momentum=0.9")} <= {*status_view.facts(STATUS)}
-    with_one = changed(settings={**STATUS["settings"], "precondition": "averaged-rms"})
-    assert ("rule", "gem with averaged-rms") in status_view.facts(with_one)
-    with_both = changed(settings={**STATUS["settings"], "precondition": "rms", "direction": "spectral"})
-    assert ("rule", "gem with rms of spectral directions") in status_view.facts(with_both)
+    with_one = changed(settings={**STATUS["settings"], "direction": "rms"})
+    assert ("rule", "gem of rms directions") in status_view.facts(with_one)
 
 
 def test_the_rule_is_told_in_the_words_of_the_server_and_shortly_by_whose_optimizer() -> None:

@@ -187,14 +187,14 @@ def footers_without_chunks(puppet: Puppet) -> None:
             return puppet.leave()
 
 
-@right("local-steps-preconditioned")
+@right("local-steps-scaled")
 @right("local-steps-rate")
 @right("local-steps-mean")
 @right("local-steps")
 def takes_four_local_steps(puppet: Puppet) -> None:
     settings = puppet.join().settings
     n = 4 if settings.normalise_local_steps else 1
-    rate = 0.0 if settings.precondition_local_steps else settings.local_rate
+    rate = 0.0 if settings.scale_local_steps else settings.local_rate
     puppet.pull()
     while True:
         theta, total = puppet.theta.astype(np.float64), np.zeros(len(puppet.theta))

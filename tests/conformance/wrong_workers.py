@@ -715,7 +715,7 @@ def mean_instead_of_the_sum(puppet: Puppet) -> None:
 
 @wrong(
     FaultName.IGNORED_LOCAL_STEPS,
-    "local-steps-preconditioned",
+    "local-steps-scaled",
     expected="local gradients divided by 4",
     came="another delta: ",
 )

@@ -133,59 +133,6 @@ def gem(
     return Outcome(theta, moment, update, pi, drift)
 
 
-class PreconditionedGem:
-    """gem_rms.py and gem_averaged_rms.py, one NumPy operation after the other, in `dtype`; one run, workers by number.
-
-    `commit` takes the gradient's direction -g (a delta over its eta), so in float64 eta appears in the step alone.
-    """
-
-    def __init__(self, theta: NDArray[np.float32], settings: GemSettings, averaged: bool, dtype: type[np.floating]):
-        self.theta = theta.astype(dtype)
-        self.settings, self.averaged, self.dtype = settings, averaged, dtype
-        self.beta2, self.floor, self.cap = 0.99, 1e-8, 5.0
-        self.moments: dict[int, NDArray[np.floating]] = {}
-        self.held: dict[int, NDArray[np.floating]] = {}
-        self.average, self.square = np.zeros_like(self.theta), np.zeros_like(self.theta)
-        # Weights of what was left behind, as products.
-        self.average_rest, self.square_rest = 1.0, 1.0
-        self.staleness: list[int] = []
-
-    def pull(self, worker: int) -> None:
-        self.moments.setdefault(worker, np.zeros_like(self.theta))
-        self.held[worker] = self.theta
-
-    def mean_staleness(self) -> float:
-        weights = [(1 - self.beta2) * self.beta2**age for age in range(len(self.staleness))]
-        return sum(w * s for w, s in zip(weights, reversed(self.staleness), strict=True)) / sum(weights)
-
-    def commit(
-        self,
-        worker: int,
-        direction: NDArray[np.floating],
-        eta: float,
-        staleness: int,
-        kept: NDArray[np.floating] | None = None,
-    ) -> NDArray[np.floating]:
-        """The step that GEM gets. `kept`: what weight decay leaves of each element."""
-        d = self.dtype
-        self.staleness.append(staleness)
-        n = 1 + self.mean_staleness() if self.averaged else 1.0
-        with np.errstate(over="ignore", under="ignore"):
-            g = np.clip(direction.astype(d), d(-1e18), d(1e18))
-            self.average = d(1 - 1 / n) * self.average + d(1 / n) * g
-            self.average_rest *= 1 - 1 / n
-            mean = self.average * d(1 / (1 - self.average_rest))
-            self.square = d(self.beta2) * self.square + d(1 - self.beta2) * (mean * mean)
-            self.square_rest *= self.beta2
-            ratio = g / (np.sqrt(self.square * d(1 / (1 - self.square_rest))) + d(self.floor))
-            step = d(eta) * np.clip(d(n**-0.5) * ratio, d(-self.cap), d(self.cap))
-        outcome = gem(self.theta, self.held[worker], self.moments[worker], step, self.settings, d)
-        self.theta = outcome.theta if kept is None else kept * self.theta + outcome.update
-        self.moments[worker] = outcome.moment
-        self.held[worker] = self.theta
-        return step
-
-
 def divided(
     theta: NDArray[np.floating],
     snapshot: NDArray[np.floating],

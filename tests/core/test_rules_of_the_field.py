@@ -484,11 +484,11 @@ def test_what_workers_do_between_two_commits(name: str, chosen: dict[str, float]
     assert create_rule(name, **chosen).worker_step == expected
 
 
-@pytest.mark.parametrize("precondition", ["rms", "averaged-rms"])
-def test_a_preconditioner_applies_to_local_steps(precondition: str) -> None:
-    rule = create_rule("gem", precondition, local_steps=4, local_rate=2)
-    assert rule.worker_step == WorkerStep(4, normalise=True, rate=2.0, preconditioned=True)
-    assert create_rule("gem", precondition).worker_step == WorkerStep()
+def test_local_steps_are_scaled_where_eta_is_the_size_of_a_step() -> None:
+    step = create_rule("gem", local_steps=4, local_rate=2).worker_step
+    assert step.with_direction("gradient") == step == WorkerStep(4, normalise=True, rate=2.0)
+    assert step.with_direction("auto") == WorkerStep(4, normalise=True, rate=2.0, scaled=True)
+    assert create_rule("gem").worker_step.with_direction("rms") == WorkerStep()
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,6 @@ MODEL = Layout(
 )
 RULES: dict[str, dict[str, Any]] = {
     "gem": {"eta": 0.05, "weight_decay": 0.01},
-    "averaged-rms": {"eta": 0.001, "precondition": "averaged-rms"},
 }
 TRANSPORTS = ("lane", "grpc", "shared-memory")
 

@@ -368,8 +368,8 @@ def test_errors_of_the_connection_are_those_of_parameter_server(tmp_path: Path) 
     with pytest.raises(ServerUnavailableError):
         a_trainer(tmp_path, GempsCallback(**nobody)).train()
     with (
-        ServerThread(rule="gem", precondition="rms") as server,
-        pytest.raises(UnsupportedOptimizerError, match="--precondition rms"),
+        ServerThread(rule="gem", direction="rms") as server,
+        pytest.raises(UnsupportedOptimizerError, match="--direction rms"),
     ):
         a_trainer(tmp_path, joined(server)).train()
 

@@ -1,7 +1,7 @@
 """Outcomes of runs that nobody ran."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from gem_reproduction.figures import Group, choose
 from gem_reproduction.figures.interface import Verdict
@@ -30,14 +30,10 @@ def outcome(
 
 
 def groups(figure: str, outcomes: Mapping[str, Outcome], otherwise: Outcome) -> dict[str, Group]:
-    """For each name of the figure's runs one outcome, also of runs that follow from these."""
+    """For each name of the figure's runs one outcome."""
     (chosen,) = choose([figure])
-    scope = Scope(quick=True, steps=1, seeds=1)
-    found: dict[str, Group] = {}
-    names: Iterable[str] = chosen.runs(scope)
-    while len(found) < len(list(names)):
-        found = {name: Group([outcomes.get(name, otherwise)]) for name in names}
-        names = chosen.runs_after(scope, found)
+    names = chosen.runs(Scope(quick=True, steps=1, seeds=1))
+    found = {name: Group([outcomes.get(name, otherwise)]) for name in names}
     assert outcomes.keys() <= found.keys()
     return found
 

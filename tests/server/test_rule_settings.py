@@ -30,13 +30,11 @@ def test_the_choices_that_help_shows_are_the_rules_of_gemps() -> None:
     [
         ({}, 0.002),
         ({"rule": "gem"}, 0.05),
-        ({"precondition": "rms"}, 0.001),
-        ({"direction": "spectral"}, 0.001),
-        ({"direction": "spectral", "eta": 0.1}, 0.1),
+        ({"direction": "rms"}, 0.001),
+        ({"direction": "rms", "eta": 0.1}, 0.1),
         ({"direction": "auto"}, 0.002),
         ({"rule": "auto"}, 0.002),
         ({"rule": "auto", "direction": "rms"}, 0.001),
-        ({"rule": "auto", "precondition": "rms"}, 0.001),
     ],
 )
 def test_the_learning_rate_by_default_is_that_of_the_step(given: dict[str, Any], eta: float) -> None:
@@ -86,44 +84,30 @@ def test_settings_that_are_not_given_follow_from_the_direction() -> None:
     given = ServerSettings(rule="gem", direction="auto", rule_settings="kappa=3", weight_decay=0.5)
     assert given.settings_of_rule() == expected | {"kappa": 3, "weight_decay": 0.5}
     assert ServerSettings(rule="auto").settings_of_rule("auto") == expected
-    for other in ({"rule": "downpour"}, {"rule": "gem", "precondition": "rms"}):
-        assert ServerSettings(**other, direction="auto").settings_of_rule() == {}
+    assert ServerSettings(rule="downpour", direction="auto").settings_of_rule() == {}
     assert ServerSettings(rule="gem", direction="rms").settings_of_rule() == {}
-
-
-def test_settings_of_the_preconditioner_reach_its_rule() -> None:
-    chosen = "beta2=0.9,precondition_cap=3,kappa=2"
-    rule = Server(ServerSettings(precondition="averaged-rms", rule_settings=chosen)).rule
-    assert (rule.name, rule.precondition) == ("gem", "averaged-rms")
-    assert {name: rule.settings[name] for name in ("beta2", "precondition_epsilon", "precondition_cap", "kappa")} == {
-        "beta2": 0.9,
-        "precondition_epsilon": 1e-8,
-        "precondition_cap": 3,
-        "kappa": 2,
-    }
-    assert "beta2" not in Server(ServerSettings()).rule.settings
 
 
 def test_a_checkpoint_and_a_log_need_memory_for_copies_of_what_the_rule_keeps(tmp_path: Path) -> None:
     def vectors(**settings: object) -> int:
         return Server(ServerSettings(data_dir=tmp_path, **settings)).memory.vectors_per_run
 
-    assert Server(ServerSettings(precondition="averaged-rms")).memory.vectors_per_run == 2
-    assert vectors(precondition="averaged-rms") == 2 + 2
-    assert vectors(precondition="averaged-rms", durability="commit") == 2 + 2 + 3 * 2
+    assert Server(ServerSettings(rule="delayed-nesterov")).memory.vectors_per_run == 2
+    assert vectors(rule="delayed-nesterov") == 2 + 2
+    assert vectors(rule="delayed-nesterov", durability="commit") == 2 + 2 + 3 * 2
     assert vectors(durability="commit") == 0
     assert vectors(rule="dana", durability="commit") == 1 + 3
 
 
-@pytest.mark.parametrize("setting", known_settings("gem", "rms"))
+@pytest.mark.parametrize("setting", known_settings("gem"))
 def test_a_setting_of_gem_takes_exactly_what_the_rule_takes(setting: Setting) -> None:
     more = {"pi_max": {"pi_min": setting.least}, "pi_min": {"pi_max": setting.most}, "local_rate": {"local_steps": 2}}
     for value in (setting.least, setting.most, setting.default):
         chosen = {setting.name: value} | more.get(setting.name, {})
-        assert Server(ServerSettings(precondition="rms", rule_settings=chosen)).rule.settings[setting.name] == value
+        assert Server(ServerSettings(rule_settings=chosen)).rule.settings[setting.name] == value
     for value in (math.nextafter(setting.least, -math.inf), math.nextafter(setting.most, math.inf)):
         with pytest.raises(ValidationError, match=f"--rule-settings: rule 'gem': {setting.name} = .* is out of range"):
-            ServerSettings(precondition="rms", rule_settings={setting.name: value})
+            ServerSettings(rule_settings={setting.name: value})
 
 
 @pytest.mark.parametrize("name", ["weight_decay", "local_steps"])
@@ -139,12 +123,8 @@ def test_a_setting_that_is_a_flag_too_has_the_same_bounds(name: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"rule": "dana", "precondition": "rms"},
-            "'dana' has no preconditioner: choose rule gem, or precondition none",
-        ),
         ({"rule": "dc-asgd", "direction": "rms"}, "'dc-asgd' needs gradients: choose direction gradient, or another"),
-        ({"direction": "muon"}, "Input should be 'gradient', 'rms', 'spectral' or 'auto'"),
+        ({"direction": "muon"}, "Input should be 'gradient', 'rms' or 'auto'"),
         ({"clip_norm": "-1"}, "greater than or equal to 0"),
         ({"clip_norm": "inf"}, "finite number"),
         ({"eta": "inf"}, "finite number"),
@@ -153,9 +133,7 @@ def test_a_setting_that_is_a_flag_too_has_the_same_bounds(name: str) -> None:
             {"min_workers": 3, "limits": {"max_sessions": 2}},
             "--min-workers 3 is more than limits.max_sessions 2 admits",
         ),
-        ({"precondition": "adam"}, "Input should be 'none', 'rms' or 'averaged-rms'"),
         ({"rule_settings": "local_rate=0.5"}, "local_rate needs --local-steps: leave it out, or add --local-steps 4"),
-        ({"rule_settings": "beta2=0.5"}, "beta2 needs a preconditioner: leave it out, or add --precondition rms"),
         ({"rule_settings": "mu=0.5"}, "--rule-settings: rule 'gem' has no setting 'mu'; its settings are: momentum"),
         ({"rule_settings": "local_steps=2.5"}, "local_steps = 2.5 must be a whole number"),
         (

@@ -32,7 +32,6 @@ MODEL = Layout(
 # Settings of all servers.
 SHARED = (
     "rule",
-    "precondition",
     "durability",
     "resume",
     "staging_buffers",

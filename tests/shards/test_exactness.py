@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gem_core.layout import ElementType, Layout, TensorKind, TensorSpec
-from gem_core.registry import BUILT_IN, PRECONDITIONED
+from gem_core.registry import BUILT_IN
 from tests.shards.group import MODEL, Float32, Worker, serving
 
 WORKERS, ROUNDS = 3, 6
@@ -19,8 +19,7 @@ LARGE = Layout(
         TensorSpec("steps", (), ElementType.INT64, TensorKind.BUFFER),
     ]
 )
-RULES = [*((name, "none") for name in BUILT_IN), *PRECONDITIONED]
-CASES = [(*rule, shards) for rule in RULES for shards in (2, 3, 5)]
+CASES = [(rule, shards) for rule in BUILT_IN for shards in (2, 3, 5)]
 QUICK = CASES[::16]  # with 2, 3 and 5 shards
 CASES = [pytest.param(*one, marks=() if one in QUICK else pytest.mark.long) for one in CASES]
 
@@ -33,9 +32,9 @@ class Result(NamedTuple):
     order: list[tuple[int, int]]
 
 
-def run(shards: int, rule: str, precondition: str = "none", layout: Layout = MODEL) -> Result:
+def run(shards: int, rule: str, layout: Layout = MODEL) -> Result:
     """Round robin; one worker leaves and comes back under another session."""
-    with serving(shards, rule=rule, precondition=precondition) as group:
+    with serving(shards, rule=rule) as group:
         workers = [Worker(group.address, number, layout) for number in range(WORKERS)]
         for worker in workers:
             worker.begin()
@@ -61,13 +60,13 @@ def run(shards: int, rule: str, precondition: str = "none", layout: Layout = MOD
 
 
 @functools.cache
-def alone(rule: str, precondition: str) -> Result:
-    return run(1, rule, precondition)
+def alone(rule: str) -> Result:
+    return run(1, rule)
 
 
-@pytest.mark.parametrize(("rule", "precondition", "shards"), CASES)
-def test_shards_move_the_model_as_one_server(rule: str, precondition: str, shards: int) -> None:
-    expected, found = alone(rule, precondition), run(shards, rule, precondition)
+@pytest.mark.parametrize(("rule", "shards"), CASES)
+def test_shards_move_the_model_as_one_server(rule: str, shards: int) -> None:
+    expected, found = alone(rule), run(shards, rule)
     assert found.order == expected.order
     assert np.array_equal(found.theta, expected.theta)
     assert np.array_equal(found.pulled, expected.pulled)

@@ -172,7 +172,7 @@ def test_a_primary_says_which_shards_it_waits_for() -> None:
 
 def test_a_group_refuses_other_shards(group: Group) -> None:
     rule = (
-        '{"rule": "downpour", "precondition": "none", "durability": "none", '
+        '{"rule": "downpour", "durability": "none", '
         '"staging_buffers": 0, "data_dir": false, "settings": {"weight_decay": 0.0}}'
     )
     assert "give both the same --rule, its settings" in follow(group.address).details()

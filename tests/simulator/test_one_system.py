@@ -25,7 +25,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recorded")
     wires = ("--delta-wire", "bfloat16", "--parameter-wire", "bfloat16")
     run = ("--workers", "2", "--steps", "12", "--record", str(folder / "run.trace"), "--run-dir", str(folder / "run"))
-    rule = ("--local-steps", "2", "--direction", "spectral", "--clip-norm", "0.5", "--eta", "0.002")
+    rule = ("--local-steps", "2", "--direction", "auto", "--clip-norm", "0.5", "--eta", "0.002")
     done = gemps("train", *MODEL, *wires, *rule, *run)
     assert done.returncode == 0, done.stderr
     return folder / "run.trace"
@@ -68,9 +68,9 @@ def test_a_recorded_run_without_an_end_is_not_called_the_same(recorded: Path, tm
 
 
 @pytest.mark.long
-def test_eight_workers_in_turn_train_a_transformer_on_spectral_directions_as_simulated(tmp_path: Path) -> None:
+def test_eight_workers_in_turn_train_a_transformer_as_simulated(tmp_path: Path) -> None:
     model = ("--task", "text", "--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--batch-size", "8")
-    rule = ("--direction", "spectral", "--precondition", "rms", "--clip-norm", "0.5", "--eta", "0.002")
+    rule = ("--direction", "auto", "--clip-norm", "0.5", "--eta", "0.002")
     run = (*model, *rule, "--workers", "8", "--steps", "5", "--order", "round-robin")
     simulated = shown("simulate", *run)
     real_trace = str(tmp_path / "real.trace")

@@ -1,4 +1,4 @@
-"""docs/beyond.md, transformer.md, own-optimizer.md and time-to-loss.md are what their results say today."""
+"""docs/beyond.md, own-optimizer.md and time-to-loss.md are what their results say today."""
 
 import json
 import subprocess
@@ -14,7 +14,6 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
     ("page", "figures"),
     [
         ("beyond", ["rules", "sweeps", "wire-types", "heterogeneity", "better-default", "samples"]),
-        ("transformer", ["transformer"]),
     ],
 )
 def test_a_page_is_fresh_and_has_its_pictures_and_verdicts(page: str, figures: list[str], tmp_path: Path) -> None:

@@ -32,8 +32,7 @@ def test_all_figures_are_in_the_results_and_what_must_hold_does() -> None:
 
 def test_every_picture_is_small_and_of_a_figure_with_results() -> None:
     sizes = {path.name: path.stat().st_size for path in PICTURES.iterdir()}
-    pages = [
-        json.loads((DOCS / f"{page}.json").read_text("utf-8")) for page in ("reproduction", "beyond", "transformer")
-    ]
-    assert set(sizes) == {figure["picture"] for page in pages for figure in page["figures"].values()}
+    pages = [json.loads((DOCS / f"{page}.json").read_text("utf-8")) for page in ("reproduction", "beyond")]
+    shown = {figure["picture"] for page in pages for figure in page["figures"].values()}
+    assert set(sizes) == shown | {"transformer.png"}, "that of an experiment which cannot be repeated"
     assert max(sizes.values()) <= 100_000

@@ -68,15 +68,12 @@ async def test_replay_is_bit_equal(serve: Serve, tmp_path: Path, model: Model, r
     assert settings.items() <= dict(found.rule.settings).items()
 
 
-@pytest.mark.parametrize("precondition", ["rms", "averaged-rms"])
-async def test_replay_with_a_preconditioner_is_bit_equal(serve: Serve, tmp_path: Path, precondition: str) -> None:
+async def test_replay_with_weight_decay_and_a_schedule_is_bit_equal(serve: Serve, tmp_path: Path) -> None:
     path, schedule = tmp_path / "run.trace", {"eta_schedule": "warmup:5,cosine:30"}
-    ended = await recorded(
-        serve, path, LARGE, precondition=precondition, rule_settings="beta2=0.9", weight_decay=0.5, **schedule
-    )
+    ended = await recorded(serve, path, LARGE, rule="gem", weight_decay=0.5, **schedule)
     found = replay(path)
     assert payload(LARGE, found) == ended
-    assert (found.compared_end, found.rule.precondition, found.rule.settings["beta2"]) == (True, precondition, 0.9)
+    assert (found.compared_end, found.rule.settings["weight_decay"]) == (True, 0.5)
     events = [record.event for record in read_records(map_file(path))]
     assert len({event["eta"] for event in events if event["event"] == "committed"}) > 10
 
@@ -169,15 +166,42 @@ async def test_events_are_in_the_order_in_which_they_happened(serve: Serve, tmp_
 
 
 async def test_a_trace_without_newer_fields_is_replayed_as_before(serve: Serve, tmp_path: Path) -> None:
-    """As versions of gemps wrote it that knew no preconditioner."""
-    path, old = tmp_path / "run.trace", tmp_path / "old.trace"
+    path = tmp_path / "run.trace"
     ended = await recorded(serve, path)
-    with old.open("wb") as stream:
-        for record in read_records(map_file(path)):
-            event = {name: value for name, value in record.event.items() if name not in ("eta", "precondition")}
-            assert len(record.event) - len(event) == (event["event"] in ("started", "committed"))
-            stream.writelines(encode(event, [record.payload]))
-    assert payload(SMALL, replay(old)) == ended
+
+    def without_eta(event: dict[str, Any], body: bytearray) -> None:
+        del event["eta"]
+
+    rewrite(path, of(without_eta, "committed"))
+    assert payload(SMALL, replay(path)) == ended
+
+
+async def test_a_trace_of_a_version_that_had_preconditioners_is_read_unless_the_run_had_one(
+    serve: Serve, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.trace"
+    ended = await recorded(serve, path)
+
+    def preconditioned_by(kind: str) -> Change:
+        return of(lambda event, body: event.update(precondition=kind), "started")
+
+    rewrite(path, preconditioned_by("none"))
+    assert payload(SMALL, replay(path)) == ended
+    rewrite(path, preconditioned_by("averaged-rms"))
+    said = "its run had --precondition averaged-rms, which gemps 0.1.0 does not have: read it with the version that"
+    with pytest.raises(ReplayError, match=said):
+        replay(path)
+    with pytest.raises(SimulationError, match=said):
+        read_recorded(path)
+
+
+async def test_a_trace_of_a_direction_that_is_gone_is_replayed_and_not_followed(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "run.trace"
+    ended = await recorded(serve, path)
+    rewrite(path, of(lambda event, body: event["settings"].update(direction="spectral"), "started"))
+    assert payload(SMALL, replay(path)) == ended
+    with pytest.raises(SimulationError, match=r"direction spectral, which is gone; .*gemps replay can redo it"):
+        read_recorded(path)
 
 
 @pytest.mark.parametrize("wire_type", [BFLOAT16, INT4_BLOCK])

@@ -18,11 +18,10 @@ class Oracle:
         self,
         first: Values,
         rule: str = "gem",
-        precondition: str = "none",
         layout: gem_core.Layout | None = None,
         **settings: float,
     ) -> None:
-        self.rule = gem_core.create_rule(rule, precondition, **((GEM if rule == "gem" else {}) | settings))
+        self.rule = gem_core.create_rule(rule, **((GEM if rule == "gem" else {}) | settings))
         if layout is not None:
             self.rule.begin(layout)
         self.parameters: NDArray[np.float32] = first.parameters.astype(np.float32)

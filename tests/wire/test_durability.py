@@ -124,7 +124,7 @@ async def test_log_of_the_version_before_is_read(serve: Serve, tmp_path: Path, m
 
 
 async def test_log_has_what_the_rule_keeps_of_the_run(serve: Serve, tmp_path: Path) -> None:
-    serving = await serve(data_dir=tmp_path, durability="commit", checkpoint_interval=0, precondition="averaged-rms")
+    serving = await serve(data_dir=tmp_path, durability="commit", checkpoint_interval=0, rule="fadas")
     (worker,) = await serving.training(1)
     for seed in range(4):
         await worker.commit(worker.delta(seed))

@@ -35,8 +35,8 @@ async def test_join_answers_with_the_runs_settings(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("run", "announced"),
     [
-        ({"direction": "spectral"}, []),
-        ({"direction": "spectral"}, ["gradient", "rms", "muon"]),
+        ({"direction": "auto"}, []),
+        ({"direction": "auto"}, ["gradient", "rms", "muon"]),
         ({"clip_norm": 2.0}, []),
         ({"direction": "rms", "clip_norm": 2.0}, ["gradient"]),
     ],

@@ -17,7 +17,7 @@ from tests.wire.refusals import refused
 from tests.wire.serving import Serving
 
 COUNT = sum(tensor.kind == "parameter" for tensor in SMALL.tensors)
-ALL_DIRECTIONS = ("gradient", "rms", "spectral", "auto")
+ALL_DIRECTIONS = ("gradient", "rms", "auto")
 MOVEMENT = {"momentum": 0, "kappa": 2, "pi_max": 1, "signed_gap": 1}
 CHECKPOINT = operations_pb2.ControlRequest(action=operations_pb2.CONTROL_ACTION_CHECKPOINT)
 
@@ -143,7 +143,6 @@ async def test_a_worker_of_another_language_gets_plain_gem(serve: Serve) -> None
         ({"direction": "gradient"}, "", 0.05),
         ({"eta": 0.01}, "", 0.01),
         ({"eta": 0.01, "direction": "auto"}, "auto", 0.01),
-        ({"precondition": "rms"}, "", 0.001),
         ({"eta_schedule": "step:1:0.5", "rule_settings": "kappa=3"}, "auto", 0.002),
     ],
 )
@@ -166,7 +165,6 @@ async def test_options_of_the_server_win_over_what_follows_from_a_worker_without
         ({"weight_decay": 0.0}, "--weight-decay"),
         ({"clip_norm": 1.0}, "--clip-norm"),
         ({"direction": "gradient"}, "--direction"),
-        ({"precondition": "none"}, "--precondition"),
         ({"local_steps": 1}, "--local-steps"),
         ({"rule_settings": "momentum=0.9"}, "--rule-settings"),
         ({"eta": 0.01, "local_steps": 2, "direction": "rms"}, "--eta, --direction and --local-steps"),

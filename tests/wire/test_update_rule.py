@@ -50,15 +50,12 @@ async def test_interleaved_workers_get_the_rules_result_bit_for_bit(serve: Serve
     np.testing.assert_array_equal((await serving.values(model)).parameters, oracle.parameters)
 
 
-@pytest.mark.parametrize("precondition", ["rms", "averaged-rms"])
 @pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])
-async def test_a_preconditioner_divides_a_delta_by_the_eta_that_its_worker_got(
-    serve: Serve, precondition: str, model: Model
-) -> None:
+async def test_a_rule_gets_the_eta_that_the_worker_had_with_its_delta(serve: Serve, model: Model) -> None:
     """Of the Join or verdict before; a Heartbeat's, and what others got meanwhile, do not count."""
-    serving = await serve(precondition=precondition, eta=0.8, eta_schedule="warmup:4,cosine:20")
+    serving = await serve(rule="ringmaster-lmo", eta=0.8, eta_schedule="warmup:4,cosine:20")
     workers = await serving.training(3, model)
-    oracle = Oracle(await serving.values(model), "gem", precondition)
+    oracle = Oracle(await serving.values(model), "ringmaster-lmo")
     etas = {worker.name: worker.membership.next_eta for worker in workers}
     for worker in workers:
         oracle.pull(worker.name)
@@ -82,16 +79,6 @@ async def test_a_preconditioner_divides_a_delta_by_the_eta_that_its_worker_got(
             etas[worker.name] = repeat.verdict.next_eta
     assert len(set(etas.values())) == 3
     np.testing.assert_array_equal((await serving.values(model)).parameters, oracle.parameters)
-
-
-async def test_a_preconditioner_is_announced_to_workers_and_in_the_status(serve: Serve) -> None:
-    serving = await serve(precondition="averaged-rms", rule_settings="beta2=0.95,precondition_cap=3")
-    worker = await serving.joined()
-    for announced in (worker.membership.settings, (await serving.status()).settings):
-        assert (announced.rule, announced.precondition) == ("gem", "averaged-rms")
-        assert announced.rule_settings["beta2"] == 0.95
-        assert announced.rule_settings["precondition_cap"] == 3
-    assert (await serve()).server.rule.precondition == "none"
 
 
 async def test_rules_settings_are_those_of_the_server(serve: Serve) -> None:

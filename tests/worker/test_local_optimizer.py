@@ -332,9 +332,9 @@ def test_a_restarted_server_with_settings_that_need_gradients_is_refused(tmp_pat
         ps = connect(server, model, SGD(model.parameters(), lr=1.0))
         ps.join()
         trained(ps, model)
-    with ServerThread(rule="gem", precondition="rms", bind=bind):
+    with ServerThread(rule="gem", direction="rms", bind=bind):
         assert not trained(ps, model).applied
-        with pytest.raises(UnsupportedOptimizerError, match="--precondition rms"):
+        with pytest.raises(UnsupportedOptimizerError, match="--direction rms"):
             trained(ps, model)
         ps.close()
 
@@ -347,7 +347,6 @@ def trained(ps: ParameterServer, model: nn.Module) -> StepReport:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"rule": "gem", "precondition": "rms"}, "--precondition rms"),
         ({"rule": "gem", "direction": "rms"}, "--direction rms"),
         ({"rule": "gem", "clip_norm": 1.0}, "--clip-norm"),
         ({"rule": "gem", "weight_decay": 0.1}, "--weight-decay"),

@@ -96,11 +96,8 @@ def test_gem_commits_the_mean_of_shorter_local_steps(place: dict[str, Path]) -> 
 
 
 @pytest.mark.parametrize("first", [1.0, float("inf")])
-@pytest.mark.parametrize("precondition", ["rms", "averaged-rms"])
-def test_local_steps_are_preconditioned_by_what_was_committed(
-    precondition: str, first: float, place: dict[str, Path]
-) -> None:
-    chosen = {"local_steps": 2, "rule_settings": "local_rate=0.5", "precondition": precondition}
+def test_local_steps_are_scaled_by_what_was_committed(first: float, place: dict[str, Path]) -> None:
+    chosen = {"local_steps": 2, "rule_settings": "local_rate=0.5", "direction": "rms"}
     with ServerThread(rule="gem", eta=ETA, **chosen, **place) as server:
         model = Quadratic()
         with ParameterServer(server.address, model, client_settings=IMPATIENT) as ps:
@@ -166,10 +163,10 @@ def test_an_exception_between_commits_undoes_local_steps(error: type[BaseExcepti
         assert worker_status(server)["commits"] == 0
 
 
-@pytest.mark.parametrize("precondition", ["none", "rms"])
-def test_one_overflow_halves_a_loss_scale_once(precondition: Any) -> None:
+@pytest.mark.parametrize("direction", ["gradient", "rms"])
+def test_one_overflow_halves_a_loss_scale_once(direction: Any) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    with ServerThread(local_steps=4, precondition=precondition, eta=0.01) as server:
+    with ServerThread(local_steps=4, direction=direction, eta=0.01) as server:
         model = Quadratic()
         with ParameterServer(server.address, model, client_settings=IMPATIENT) as ps:
             for number in range(8):
@@ -180,10 +177,10 @@ def test_one_overflow_halves_a_loss_scale_once(precondition: Any) -> None:
             assert scaler.get_scale() == 512.0
 
 
-@pytest.mark.parametrize("precondition", ["none", "averaged-rms"])
-def test_half_precision_sums_in_float32(precondition: Any) -> None:
+@pytest.mark.parametrize("direction", ["gradient", "rms"])
+def test_half_precision_sums_in_float32(direction: Any) -> None:
     """The sum of these gradients is beyond float16."""
-    chosen = {"precondition": precondition, "rule_settings": "local_rate=0,momentum=0"}
+    chosen = {"direction": direction, "rule_settings": "local_rate=0,momentum=0"}
     with ServerThread(local_steps=4, eta=1e-5, **chosen) as server:
         model = Quadratic()
         model.w = nn.Parameter(torch.tensor([30000.0, -30000.0, 30000.0], dtype=torch.float16))
@@ -236,11 +233,11 @@ def test_a_gradient_that_is_not_finite_takes_the_local_steps_with_it(place: dict
             assert ps.skipped_steps == 1
 
 
-@pytest.mark.parametrize("precondition", ["none", "averaged-rms"])
+@pytest.mark.parametrize("direction", ["gradient", "auto"])
 @pytest.mark.parametrize("wires", [("float32", "float32"), ("sparse", "int4")])
-def test_workers_learn_with_local_steps(precondition: Any, wires: Any) -> None:
-    eta = 0.05 if precondition == "none" else 0.002
-    with ServerThread(precondition=precondition, local_steps=4, eta=eta) as server:
+def test_workers_learn_with_local_steps(direction: Any, wires: Any) -> None:
+    eta = 0.05 if direction == "gradient" else 0.002
+    with ServerThread(direction=direction, local_steps=4, eta=eta) as server:
         models, losses = [make("batch-norm") for _ in range(3)], []
 
         def work(number: int) -> None:

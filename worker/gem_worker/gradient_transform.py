@@ -25,7 +25,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gem_worker.errors import UnsupportedModelError
 from gem_worker.flat_model import FlatModel
 from gem_worker.hidden_matrices import has_trained_embedding, hidden_matrices
 
@@ -70,7 +69,7 @@ class Plan:
 
     Attributes:
         matrices: numbers in `FlatModel.trained` of the tensors that are orthogonalised.
-        scales: "nothing", "others" (all but the matrices) or "all" (the matrices after orthogonalising).
+        scales: "nothing" or "all" (the matrices after orthogonalising).
         limit: largest magnitude of a scaled element.
         groups: how each group is scaled; one group if nothing is known of groups.
         group_of: the group of each of `FlatModel.trained`; empty: all are in the first.
@@ -88,21 +87,13 @@ class Plan:
 
     @classmethod
     def of_direction(cls, flat: FlatModel, direction: str) -> "Plan":
-        """The plan of a run's direction. Raises UnsupportedModelError if `spectral` finds no matrix."""
+        """The plan of a run's direction."""
         if direction == "gradient":
             return cls()
         if direction == "rms":
             return cls(scales="all")
-        matrices = hidden_matrices(flat.tensors)
-        if direction == "auto":
-            chosen = matrices if has_trained_embedding(flat.tensors) else ()
-            return cls(chosen, scales="all", limit=LIMIT, has_momentum=True)
-        if not matrices:
-            raise UnsupportedModelError(
-                f"{type(flat.model).__name__}: has no matrix outside embeddings and output head for direction "
-                "spectral: choose --direction rms for the run"
-            )
-        return cls(matrices, scales="others")
+        matrices = hidden_matrices(flat.tensors) if has_trained_embedding(flat.tensors) else ()
+        return cls(matrices, scales="all", limit=LIMIT, has_momentum=True)
 
 
 @dataclass(slots=True)
@@ -141,8 +132,8 @@ class GradientTransform:
         self._scalings = tuple(dict.fromkeys(plan.groups))
         groups = plan.group_of or (0,) * len(flat.trained)
         by_group = [self._scalings.index(scaling) for scaling in plan.groups]
-        skipped = {"nothing": set(range(len(groups))), "others": set(plan.matrices), "all": set()}[plan.scales]
-        self._pieces = _pieces(flat, [None if n in skipped else by_group[group] for n, group in enumerate(groups)])
+        scaled = plan.scales == "all"
+        self._pieces = _pieces(flat, [by_group[group] if scaled else None for group in groups])
         self._mean_pieces = _pieces(flat, groups) if plan.has_momentum else ()
         self._spans = tuple(_spans(flat, groups))
         self._usual = (GroupNow(beta1=BETA1),) * len(plan.groups)

@@ -189,7 +189,6 @@ def _refuse_run(run: RunSettings, *, is_auto: bool) -> None:
         )
     settings = {
         f"--rule {run.rule}": run.rule in GRADIENT_RULES,
-        f"--precondition {run.precondition}": run.precondition != "none",
         f"--direction {run.direction}": run.direction != "gradient",
         "--clip-norm": run.clip_norm > 0,
         "--weight-decay": run.rule_settings.get("weight_decay", 0) > 0,

@@ -30,7 +30,7 @@ class LocalState:
 class LocalSteps:
     """Accumulates the gradients of `flat` for a commit.
 
-    Preconditioned steps are clamp(gradient / (root(squares / weight) + 1e-8), -5, 5).
+    Scaled steps are clamp(gradient / (root(squares / weight) + 1e-8), -5, 5).
     """
 
     def __init__(self, flat: FlatModel, step: WorkerStep) -> None:
@@ -51,7 +51,7 @@ class LocalSteps:
 
     def new_state(self) -> LocalState:
         """New worker's state."""
-        sums = self._sums if self._step.preconditioned else []
+        sums = self._sums if self._step.scaled else []
         squares, factors = (tuple(torch.zeros_like(one, dtype=torch.float32) for one in sums) for _ in range(2))
         return LocalState(squares, factors, torch.zeros((), dtype=torch.float32, device=self._flat.device))
 
@@ -74,7 +74,7 @@ class LocalSteps:
         for number, group in enumerate(self._flat.groups):
             # For a GradScaler; the commit is skipped.
             step = group.gradients.nan_to_num_(0.0, 0.0, 0.0)
-            if self._step.preconditioned:
+            if self._step.scaled:
                 step.mul_(state.factors[number]).clamp_(-CAP, CAP)
             group.parameters.add_(step, alpha=-self._step.rate * eta)
         self._flat.zero_gradients()

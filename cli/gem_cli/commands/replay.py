@@ -114,7 +114,6 @@ def _figures(found: "Replayed") -> dict[str, Any]:
         "clock": found.clock,
         "digest": found.end_digest,
         "rule": found.rule.name,
-        "precondition": found.rule.precondition,
         "rule_settings": dict(found.rule.settings),
         "starts": found.starts,
         "workers": len(found.workers),
@@ -129,9 +128,7 @@ def _figures(found: "Replayed") -> dict[str, Any]:
 
 
 def _summary(trace: Path, found: "Replayed") -> list[str]:
-    kind = found.rule.precondition
-    name_of_rule = found.rule.name if kind == "none" else f"{found.rule.name} with {kind}"
-    rule = ", ".join((name_of_rule, *(f"{name} {value:g}" for name, value in found.rule.settings.items())))
+    rule = ", ".join((found.rule.name, *(f"{name} {value:g}" for name, value in found.rule.settings.items())))
     lines = [
         f"{trace}: {_many(found.commits, 'commit')} of {_many(len(found.workers), 'worker')}, applied again by {rule}"
     ]

@@ -28,7 +28,7 @@ def reproduce(
         typer.Argument(
             metavar="FIGURE...",
             help="1a 1b 1c 1d 2 3 4 5 6 7 8 9 10 of the paper, exchanges, or all of these; rules, sweeps, wire-types, "
-            "heterogeneity, better-default, samples, or beyond for these; transformer. 1 means 1a to 1d.",
+            "heterogeneity, better-default, samples, or beyond for these. 1 means 1a to 1d.",
         ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="200 steps a worker instead of the paper's 937.")] = False,
@@ -116,7 +116,7 @@ def reproduce(
             quick, task, model, data, images, steps or (QUICK_STEPS if quick else PAPER_STEPS), seeds, settings
         )
         with choose_view(runs_of(chosen, scope)) as view:
-            findings = reproduce(chosen, scope, output, jobs or usable_processors(), view.done, view.add_runs)
+            findings = reproduce(chosen, scope, output, jobs or usable_processors(), view.done)
     except RuleError as error:
         raise CommandError(f"--rule-settings: {error}", USAGE) from None
     except (ReproductionError, TaskError) as error:

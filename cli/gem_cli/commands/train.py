@@ -45,7 +45,7 @@ _SERVER = OptionGroup(
     _OWN | shards.OF_SHARDS,
     frozenset(
         {
-            *("rule", "rule_settings", "precondition", "direction", "clip_norm", "weight_decay", "local_steps"),
+            *("rule", "rule_settings", "direction", "clip_norm", "weight_decay", "local_steps"),
             *("eta", "eta_schedule", "steps", "epochs", "commits"),
             *("seed", "order", "min_workers", "resume", "durability", "record", "dashboard"),
         }

@@ -87,10 +87,10 @@ def shorter_local_steps(play: Play) -> None:
     normalised_local_steps(play)
 
 
-def preconditioned_local_steps(play: Play) -> None:
+def scaled_local_steps(play: Play) -> None:
     """The first commit has no steps in between."""
     play.central.local_steps, play.central.normalise_local_steps = 4, True
-    play.central.precondition_local_steps = True
+    play.central.scale_local_steps = True
     play.initialised_by_others()
     commit = play.header_unless_it_stops("the run asks for local steps", Place.COMMIT)
     if commit is not None:
@@ -130,9 +130,9 @@ SCENARIOS = (
         may_not_speak=True,
     ),
     Scenario(
-        "local-steps-preconditioned",
-        "precondition_local_steps: before the first commit take no steps, or stop",
-        preconditioned_local_steps,
+        "local-steps-scaled",
+        "scale_local_steps: before the first commit take no steps, or stop",
+        scaled_local_steps,
         may_not_speak=True,
     ),
 )

@@ -19,7 +19,6 @@ from gem_reproduction.figures.heterogeneity import Heterogeneity
 from gem_reproduction.figures.interface import Figure, Group, Verdict
 from gem_reproduction.figures.rules import Rules
 from gem_reproduction.figures.sweeps import Sweeps
-from gem_reproduction.figures.transformer import Transformer
 from gem_reproduction.figures.wire_types import WireTypes
 
 __all__ = ["ALL", "BEYOND", "Figure", "Group", "Verdict", "choose", "figure_names"]
@@ -36,7 +35,7 @@ _FIGURES: dict[str, Figure] = {
     figure.name: figure
     for figure in (
         Figure1a(), Figure1b(), Figure1c(), Figure1d(), Figure2(), Figure3(), Figure4(), Figure5(), Figure6(),
-        Figure7(), Figure8(), Figure9(), Figure10(), Exchanges(), *_BEYOND.values(), Transformer(),
+        Figure7(), Figure8(), Figure9(), Figure10(), Exchanges(), *_BEYOND.values(),
     )
 }  # fmt: skip
 
@@ -49,7 +48,7 @@ def figure_names() -> tuple[str, ...]:
 def choose(names: Sequence[str]) -> list[Figure]:
     """Figures in registry order. Raises ReproductionError."""
     groups = {
-        ALL: tuple(name for name in _FIGURES if name not in (*_BEYOND, Transformer.name)),
+        ALL: tuple(name for name in _FIGURES if name not in _BEYOND),
         BEYOND: tuple(_BEYOND),
         "1": ("1a", "1b", "1c", "1d"),
     }

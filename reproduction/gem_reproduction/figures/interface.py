@@ -102,13 +102,9 @@ class Figure(ABC):
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
         """Declare runs over seeds, by name."""
 
-    def runs_after(self, scope: Scope, found: Mapping[str, Group]) -> dict[str, tuple[Run, ...]]:
-        """Later stages too, as results allow."""
-        return self.runs(scope)
-
     @abstractmethod
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Judge the claim; `found` has the names of `runs_after`."""
+        """Judge the claim; `found` has the names of `runs`."""
 
     @abstractmethod
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:

@@ -302,11 +302,10 @@ def run_settings_to(settings: ServerSettings, choice: RuleChoice, schedule: EtaS
         seed=settings.seed,
         local_steps=rule.worker_step.local_steps,
         normalise_local_steps=rule.worker_step.normalise,
-        precondition=rule.precondition if rule.precondition != "none" else "",
         direction=choice.direction if choice.direction != "gradient" else "",
         clip_norm=settings.clip_norm,
         local_rate=rule.worker_step.rate,
-        precondition_local_steps=rule.worker_step.with_direction(choice.direction).preconditioned,
+        scale_local_steps=rule.worker_step.with_direction(choice.direction).scaled,
     )
 
 

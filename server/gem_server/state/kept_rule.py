@@ -18,7 +18,7 @@ class KeptRule(NamedTuple):
 
 def rule_record(rule: UpdateRule) -> dict[str, Any]:
     """The JSON values."""
-    return {"name": rule.name, "precondition": rule.precondition, "scalars": rule.kept_scalars}
+    return {"name": rule.name, "scalars": rule.kept_scalars}
 
 
 def kept_vectors(rule: UpdateRule, parameters: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
@@ -37,7 +37,7 @@ def restore_rule(rule: UpdateRule, kept: KeptRule) -> bool:
     Raises KeyError, TypeError or ValueError.
     """
     record = kept.record
-    if not record or (record["name"], record["precondition"]) != (rule.name, rule.precondition):
+    if not record or record["name"] != rule.name:
         return False
     rule.restore_run(kept.vectors, record["scalars"])
     return True

@@ -11,8 +11,8 @@ from gem_server.state.buffers import Buffers
 from gem_server.state.central_variable import CentralVariable, Published, Snapshot
 from gem_server.version import Version
 
-# Inspects theta, state, delta, staleness and eta; read-only.
-Look: TypeAlias = Callable[[NDArray[np.float32], RuleState, NDArray[np.float32], int, float], None]
+# Inspects theta, state and delta; read-only.
+Look: TypeAlias = Callable[[NDArray[np.float32], RuleState, NDArray[np.float32]], None]
 
 
 class WorkerSnapshot:
@@ -39,7 +39,7 @@ class WorkerSnapshot:
     ) -> Statistics:
         """Run the rule, which reads and then writes the snapshot."""
         if look is not None:
-            look(central.parameters, self._state, delta, staleness, eta)
+            look(central.parameters, self._state, delta)
         return central.apply(rule, self._state, delta, staleness, eta, decays)
 
     def refresh(self, central: CentralVariable, rule: UpdateRule) -> None:

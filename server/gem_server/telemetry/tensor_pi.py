@@ -1,6 +1,5 @@
 """Pi per tensor (the paper's figures 9 and 10), sampled: n elements have an error of about 1 / sqrt(n)."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,12 +79,10 @@ class Sample:
         self._sampled_elements = places
         self.mean = self.median = np.full(len(places.names), np.nan, np.float32)
 
-    def __call__(
-        self, parameters: Values, state: RuleState, delta: Values, staleness: int = 0, eta: float = math.nan
-    ) -> None:
+    def __call__(self, parameters: Values, state: RuleState, delta: Values) -> None:
         """Observe pi where delta is nonzero, by tensor."""
         places = self._sampled_elements
-        factors = self._rule.factors(parameters, state, delta, places.elements.ravel(), staleness, eta)
+        factors = self._rule.factors(parameters, state, delta, places.elements.ravel())
         if factors is None:
             return
         table = factors.reshape(places.elements.shape)

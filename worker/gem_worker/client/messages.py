@@ -78,17 +78,16 @@ class RunSettings:
     seed: int
     local_steps: int
     normalise_local_steps: bool
-    precondition: str = "none"
     direction: str = "gradient"
     clip_norm: float = 0.0
     local_rate: float = 1.0
-    precondition_local_steps: bool = False
+    scale_local_steps: bool = False
     recipe: Recipe | None = None
 
     @property
     def worker_step(self) -> WorkerStep:
         """Between commits."""
-        return WorkerStep(self.local_steps, self.normalise_local_steps, self.local_rate, self.precondition_local_steps)
+        return WorkerStep(self.local_steps, self.normalise_local_steps, self.local_rate, self.scale_local_steps)
 
     @property
     def gradient_handling(self) -> tuple[object, ...]:
@@ -111,11 +110,10 @@ class RunSettings:
             seed=settings.seed,
             local_steps=max(1, settings.local_steps),
             normalise_local_steps=settings.normalise_local_steps,
-            precondition=settings.precondition or "none",
             direction=settings.direction or "gradient",
             clip_norm=settings.clip_norm,
             local_rate=settings.local_rate if settings.HasField("local_rate") else 1.0,
-            precondition_local_steps=settings.precondition_local_steps,
+            scale_local_steps=settings.scale_local_steps,
             recipe=recipe_of(settings.recipe) if settings.HasField("recipe") else None,
         )
 

@@ -49,12 +49,12 @@ export class Client {
       localSteps = 0,
       normaliseLocalSteps = false,
       localRate = 1,
-      preconditionLocalSteps = false,
+      scaleLocalSteps = false,
     } = this.#session.joined.settings ?? {};
     return {
       eta: this.#session.eta,
       localSteps: Math.max(1, localSteps),
-      localRate: preconditionLocalSteps ? 0 : localRate, // 0 is the alternative to preconditioning
+      localRate: scaleLocalSteps ? 0 : localRate, // 0 is the alternative to scaling
       normalise: normaliseLocalSteps,
     };
   }
