@@ -40,7 +40,7 @@ TYPES: tuple[Pair, ...] = (PLAIN, ("bfloat16", "float32"), *COARSE)
 SEEDS = range(3)
 TASKS = {
     "digits": ("--task=digits", "--steps=1000"),
-    "text": ("--task=text", "--steps=400", "--batch-size=16", "--precondition=averaged-rms", "--eta=0.002"),
+    "text": ("--task=text", "--steps=400", "--batch-size=16"),
 }
 GOAL = 1.02
 ELEMENTS, COMMITS = 4_194_304, 10

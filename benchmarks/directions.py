@@ -24,7 +24,7 @@ from torch.nn import functional
 CONTEXT, CLASSES = 64, 256
 SIZES = TransformerSizes(layers=5, width=260, heads=10)
 # (direction, clip_norm)
-DIRECTIONS = (("gradient", 1.0), ("rms", 0.0), ("auto", 0.0), ("spectral", 0.0), ("spectral", 1.0))
+DIRECTIONS = (("gradient", 1.0), ("rms", 0.0), ("auto", 0.0), ("auto", 1.0))
 
 
 def multiplications(flat: FlatModel) -> int:

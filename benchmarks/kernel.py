@@ -36,13 +36,10 @@ from gem_core.threads import configure_threads
 from gem_core.thresholds import PARALLEL_FROM
 
 SIZES = (2_048, 262_144, 4_194_304, 61_100_840)
-# Bytes a parameter that a rule, with its preconditioner, reads and writes.
+# Bytes a parameter that a rule reads and writes.
 TRAFFIC = {
     "gem": 28,
     "gem with decay": 28,
-    "gem rms": 36,
-    "gem averaged-rms": 44,
-    "gem averaged-rms with decay": 44,
     "downpour": 20,
     "adaptive-staleness": 20,
 }
@@ -75,7 +72,7 @@ def rule_memory(rule: UpdateRule, elements: int) -> Callable[[bool | None], Call
 def rule_of(name: str, elements: int) -> UpdateRule:
     """The rule of a row. Its weight decay sees matrices of 256 columns, and a bias after each, as of a transformer."""
     decays = {"weight_decay": 0.1} if name.endswith(DECAY) else {}
-    rule, tensors, left = gem_core.create_rule(*name.removesuffix(DECAY).split(), **decays), [], elements
+    rule, tensors, left = gem_core.create_rule(name.removesuffix(DECAY), **decays), [], elements
     for shape in cycle(((256, 256), (256,), (1024, 256), (1024,))):
         shape = shape if math.prod(shape) <= left else (left,)
         tensors.append(TensorSpec(str(len(tensors)), shape, ElementType.FLOAT32, TensorKind.PARAMETER))

@@ -68,9 +68,11 @@ gemps reproduce {command}
 python docs/generate_reproduction.py --beyond --from runs/reproduction
 ```
 
-Over the seeds losses are geometric means; inf: a run diverged. A claim was written down before its runs were made.
-What was run stands with each figure. These are short runs of small models: they compare rules under equal terms, and
-do not say how far each could be tuned.
+In the tables n = 1 is one worker alone. Sweeps, wire types and heterogeneity compare settings of several workers, and
+one worker alone has not run there; [samples](#samples--training-loss-against-samples-and-against-worker-steps) sets it
+beside them. Over the seeds losses are geometric means; inf: a run diverged. A claim was written down before its runs
+were made. What was run stands with each figure. These are short runs of small models: they compare rules under equal
+terms, and do not say how far each could be tuned.
 """
 
 

@@ -1,6 +1,6 @@
 """Seconds until a model is good, in several worlds; needs root. docs/time-to-loss.md has results.
 
-A learning rate for each contender is searched first, in the world "equal" with other seeds: the contender's rates, and
+A learning rate for each contender that has one is searched first, in the world "equal" with other seeds: its rates, and
 twice the highest while that is the fastest. A round has all worlds, and in each all contenders in turn, with the same
 seed. Runs in --output are not repeated.
 """
@@ -99,6 +99,8 @@ class Results:
 
     def to_search(self, contender: Contender, workload: str) -> Iterator[tuple[float, int]]:
         """Rates and seeds that the search lacks. What follows depends on the outcome, so add it before the next."""
+        if not contender.rates:
+            return
         highest = max(contender.rates)
         for rate in (*contender.rates, *(highest * 2**doubling for doubling in range(1, MOST_DOUBLINGS + 1))):
             if rate > highest and self.best_rate(contender, workload) < rate / 2:
@@ -112,7 +114,12 @@ class Results:
         return any((one["contender"], one["world"], one["seed"]) == wanted for one in self.runs(workload))
 
     def best_rate(self, contender: Contender, workload: str) -> float:
-        """Fastest to the target, as the mean of its seeds; if none reached it, that of the lowest last loss."""
+        """Fastest to the target, as the mean of its seeds; if none reached it, that of the lowest last loss.
+
+        0 for a contender without a rate.
+        """
+        if not contender.rates:
+            return 0.0
         searched = self._searched(contender, workload)
 
         def order(rate: float) -> tuple[float, float]:

@@ -10,8 +10,6 @@ from benchmarks.time_to_loss.worlds import WORKERS, Host, World
 SERVER_PORT, RENDEZVOUS_PORT = 50051, 29400
 RAY_PORT, LIGHTHOUSE_PORT = "6379", "29510"
 GEMPS = f"-m gem_cli serve --insecure --min-workers={WORKERS}".split()
-# The rule for workers' own optimizers; docs/own-optimizer.md has how it was chosen.
-LOCAL = ("--rule=adaptive-staleness",)
 
 
 @dataclass(frozen=True)
@@ -19,7 +17,7 @@ class Contender:
     """server: Python's arguments on the server's host, given the rate and the run's folder.
 
     worker: those on a worker's host, given the world, the server's host, its own and the run's folder.
-    rates: to search. package: what it needs of the peers' environment.
+    rates: to search; empty: it has no rate. package: what it needs of the peers' environment.
     """
 
     name: str
@@ -39,12 +37,12 @@ class Contender:
         return bool(self.package) and not has_peer(self.package)
 
 
-def _gemps(name: str, rates: Sequence[float], flags: Sequence[str], worker: str = "") -> Contender:
-    """flags: of the server, with the rate as eta unless the workers have an optimizer; {folder}: the run's."""
+def _gemps(name: str, rates: Sequence[float] = (), flags: Sequence[str] = (), worker: str = "") -> Contender:
+    """flags: of the server; {rate} and {folder} are the run's."""
 
     def server(host: Host, rate: float, folder: Path) -> list[str]:
-        eta = [] if "--every" in worker else [f"--eta={rate}"]
-        return [*GEMPS, f"--bind={host.address}:{SERVER_PORT}", *(flag.format(folder=folder) for flag in flags), *eta]
+        given = (flag.format(rate=rate, folder=folder) for flag in flags)
+        return [*GEMPS, f"--bind={host.address}:{SERVER_PORT}", *given]
 
     return Contender(name, rates, server, lambda *_: ["-m", "benchmarks.time_to_loss.gemps_worker", *worker.split()])
 
@@ -71,18 +69,10 @@ def _least_workers(world: World) -> int:
 
 # Found with 4 workers in turn in one process; the search decides.
 GRADIENT_RATES = (0.1, 0.2)
-AVERAGED_RATES = (0.0004, 0.0007)
 ADAM_RATES = (0.002, 0.004)
-AVERAGED = ("--precondition=averaged-rms", "--weight-decay=0.1")
-LOCAL_AVERAGED_RATES = {4: (0.0008, 0.0012), 8: (0.0012, 0.0018)}
-SPECTRAL = (*AVERAGED, "--direction=spectral")
-LOCAL_SPECTRAL_RATES = {4: (0.0015, 0.002), 8: (0.002, 0.003)}
-SPARSE = "--delta-wire sparse --parameter-wire int4"
 PLAIN_DDP = _ddp("ddp", ADAM_RATES)
 # For goodput, where the server fails as well.
-DURABLE = _gemps(
-    "gemps-durable", AVERAGED_RATES, (*AVERAGED, "--data-dir={folder}/data", "--durability=commit", "--resume")
-)
+DURABLE = _gemps("gemps-durable", flags=("--data-dir={folder}/data", "--durability=commit", "--resume"))
 TORCH_RPC = Contender(
     "torch-rpc",
     ADAM_RATES,
@@ -123,20 +113,9 @@ TORCHFT = Contender(
 CONTENDERS = {
     contender.name: contender
     for contender in (
-        _gemps("gemps", GRADIENT_RATES, ()),
-        _gemps("gemps-4-sparse", GRADIENT_RATES, ("--local-steps=4",), SPARSE),
-        _gemps("gemps-averaged-rms", AVERAGED_RATES, AVERAGED),
-        _gemps("gemps-averaged-rms-sparse", AVERAGED_RATES, AVERAGED, SPARSE),
-        *(
-            _gemps(f"gemps-averaged-rms-{steps}-sparse", rates, (*AVERAGED, f"--local-steps={steps}"), SPARSE)
-            for steps, rates in LOCAL_AVERAGED_RATES.items()
-        ),
-        *(
-            _gemps(f"gemps-spectral-{steps}-sparse", rates, (*SPECTRAL, f"--local-steps={steps}"), SPARSE)
-            for steps, rates in LOCAL_SPECTRAL_RATES.items()
-        ),
-        _gemps("gemps-adamw-8", ADAM_RATES, LOCAL, "--every 8"),
-        _gemps("gemps-adamw-8-sparse", ADAM_RATES, LOCAL, f"--every 8 {SPARSE}"),
+        _gemps("gemps"),
+        _gemps("gemps-adamw", ADAM_RATES, worker="--adamw"),
+        _gemps("gemps-plain", GRADIENT_RATES, ("--rule=gem", "--eta={rate}")),
         PLAIN_DDP,
         _ddp("ddp-muon", (*ADAM_RATES, 0.008, 0.016), "--muon"),
         _ddp("ddp-fp16", ADAM_RATES, "--hook fp16"),

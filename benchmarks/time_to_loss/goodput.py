@@ -53,7 +53,8 @@ def main() -> None:
 
 def kept(contender: Contender, seconds: float, means: dict[int, float], seed: int) -> tuple[int, int]:
     """Steps in the newest model, and failures. means: seconds between those of a host."""
-    settings = {"RATE": f"{contender.rates[0]}", "SEED": f"{seed}", "WORKLOAD": "text", "PAUSE": f"{PAUSE}"}
+    rate = contender.rates[0] if contender.rates else 0.0
+    settings = {"RATE": f"{rate}", "SEED": f"{seed}", "WORKLOAD": "text", "PAUSE": f"{PAUSE}"}
     failures = random(means, seed) if means else iter(())
     with (
         tempfile.TemporaryDirectory(prefix="gemps-goodput-") as folder,

@@ -2,33 +2,14 @@
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.time_to_loss.worlds import WORLDS
 
 Runs = Sequence[Mapping[str, Any]]
-BASELINE = "ddp"
-
-
-@dataclass(frozen=True)
-class Goal:
-    """In a world: the seconds of `against` over those of the fastest gemps are at least `ratio`."""
-
-    world: str
-    ratio: float
-    against: str = BASELINE
-
-
-FASTEST_OTHER = "the fastest other"
-# In the world "slow-network": bytes until the target, of float32 at every step over those of the leanest gemps.
-BYTES_WORLD, BYTES_BASELINE, BYTES_RATIO = "slow-network", "gemps-averaged-rms", 20.0
-GOALS = (
-    Goal("equal", 1 / 1.3),
-    Goal("slow-worker", 2.0),
-    Goal("slow-network", 10.0),
-    Goal("all-together", 5.0, FASTEST_OTHER),
-)
+OURS = "gemps"
+# In a world: the seconds of the fastest contender that is not gemps over those of gemps without any option.
+GOALS = {"equal": 1.0, "slow-worker": 5.0, "slow-network": 8.0, "failures": 4.0, "all-together": 5.0}
 GOODPUT = 0.95
 
 
@@ -65,66 +46,39 @@ def _short_cell(runs: Runs) -> str:
 
 
 def compared(runs: Runs, world: str) -> set[str]:
-    """Contenders of a world that goals compare: the fastest gemps, the fastest other, and what the goal is against.
-
-    For bytes: the baseline's and the leanest.
-    """
-    against = {goal.world: goal.against for goal in GOALS}.get(world, BASELINE)
-    names = {min(side, key=side.__getitem__) for side in _medians(runs, world) if side} | {against} - {FASTEST_OTHER}
-    if world == BYTES_WORLD and (sent := _sent(runs)):
-        names |= {BYTES_BASELINE, min(sent, key=sent.__getitem__)} & sent.keys()
-    return names
+    """Contenders of a world that its goal compares: gemps without any option, and the fastest other."""
+    others = _others(runs, world)
+    return {OURS, *([min(others, key=others.__getitem__)] if others else [])}
 
 
 def judged(runs: Runs) -> Iterable[str]:
-    """A line for each goal whose world has runs."""
-    for goal in GOALS:
-        mine, others = _medians(runs, goal.world)
-        if goal.against == FASTEST_OTHER:
-            against = min(others, key=others.__getitem__, default="")
-        else:
-            against = goal.against if goal.against in others else ""
-        if not any(one["world"] == goal.world and one["contender"] in (BASELINE, against) for one in runs):
-            yield f"{goal.world}: not decided"
+    """A line for each goal."""
+    for world, goal in GOALS.items():
+        mine, others = _of(runs, world, OURS), _others(runs, world)
+        if not mine or not any(one["world"] == world and not _is_gemps(one["contender"]) for one in runs):
+            yield f"{world}: not decided"
             continue
-        if not mine:
-            yield f"{goal.world}: gemps did not reach the target: missed"
+        seconds = median_seconds(mine)
+        if seconds is None:
+            yield f"{world}: {OURS} did not reach the target: missed"
             continue
-        best = min(mine, key=mine.__getitem__)
-        if not against:
-            yield f"{goal.world}: {best} {mine[best]:.1f} s; {goal.against} did not reach the target"
+        if not others:
+            yield f"{world}: {OURS} {seconds:.1f} s; no other reached the target: met"
             continue
-        ratio = others[against] / mine[best]
-        met = "met" if ratio >= goal.ratio else "missed"
         fastest = min(others, key=others.__getitem__)
-        verdict = f"{goal.world}: {against} / {best}: {ratio:.2f}, goal {goal.ratio:.2f}: {met}"
-        if fastest != against:
-            verdict += f"; against the fastest other, {fastest}: {others[fastest] / mine[best]:.2f}"
-        yield verdict
-    yield from _judged_bytes(runs)
+        ratio = others[fastest] / seconds
+        yield f"{world}: {fastest} / {OURS}: {ratio:.2f}, goal {goal:.2f}: {'met' if ratio >= goal else 'missed'}"
 
 
-def _medians(runs: Runs, world: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds of kinds of gemps and of others, where they reached the target."""
-    medians = {name: median_seconds(_of(runs, world, name)) for name in {one["contender"] for one in runs}}
-    reached = {name: seconds for name, seconds in medians.items() if seconds}
-    mine = {name: seconds for name, seconds in reached.items() if name.startswith("gemps")}
-    return mine, {name: seconds for name, seconds in reached.items() if name not in mine}
+def _is_gemps(contender: str) -> bool:
+    return contender.startswith(OURS)
 
 
-def _sent(runs: Runs) -> dict[str, float]:
-    """Bytes of kinds of gemps that reached the target in BYTES_WORLD."""
-    mine, _ = _medians(runs, BYTES_WORLD)
-    return {name: statistics.median(one["sent"] for one in _of(runs, BYTES_WORLD, name)) for name in mine}
-
-
-def _judged_bytes(runs: Runs) -> Iterable[str]:
-    sent = _sent(runs)
-    if BYTES_BASELINE in sent:
-        leanest = min(sent, key=sent.__getitem__)
-        ratio = sent[BYTES_BASELINE] / sent[leanest]
-        met = "met" if ratio >= BYTES_RATIO else "missed"
-        yield f"{BYTES_WORLD}: bytes of {BYTES_BASELINE} / {leanest}: {ratio:.1f}, goal {BYTES_RATIO:.0f}: {met}"
+def _others(runs: Runs, world: str) -> dict[str, float]:
+    """Median seconds of contenders that are not gemps, where they reached the target."""
+    names = {one["contender"] for one in runs if not _is_gemps(one["contender"])}
+    medians = {name: median_seconds(_of(runs, world, name)) for name in names}
+    return {name: seconds for name, seconds in medians.items() if seconds is not None}
 
 
 def judged_goodput(runs: Runs) -> Iterable[str]:

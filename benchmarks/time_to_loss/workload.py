@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from gem_worker.model_sizes import DEFAULT_SIZES
 from gem_worker.models.cnn import Cnn
+from gem_worker.models.transformer import Transformer
 from gem_worker.tasks import Task, create_task
-from gem_worker.text_corpus import TextCorpus, read_corpus
+from gem_worker.text_corpus import VOCABULARY, TextCorpus, read_corpus
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from benchmarks.own_optimizer import CLIP, CONTEXT, DECAY, new_model, windows
-
 Batch = tuple[Tensor, Tensor]
+# Bytes of text in a sample; norm of a clipped gradient; AdamW's and Muon's weight decay.
+CONTEXT, CLIP, DECAY = 64, 1.0, 0.1
 
 
 @dataclass(frozen=True)
@@ -46,24 +49,25 @@ class Workload(ABC):
 
 @dataclass(frozen=True)
 class TextTransformer(Workload):
-    """The model and text of `own_optimizer.py`."""
+    """Windows of gemps' own text, and a transformer of 137 thousand parameters."""
 
     held_out: int = 128
 
     @override
     def model(self, seed: int) -> nn.Module:
-        return new_model(seed)
+        torch.manual_seed(seed)
+        return Transformer(CONTEXT, VOCABULARY, DEFAULT_SIZES)
 
     @override
     def batches(self, seed: list[int]) -> Iterator[Batch]:
         text, random = _corpus().train, np.random.default_rng(seed)
         while True:
-            yield windows(text, random.integers(0, len(text) - CONTEXT - 1, self.batch))
+            yield _windows(text, random.integers(0, len(text) - CONTEXT - 1, self.batch))
 
     @override
     @torch.no_grad()
     def held_out_loss(self, model: nn.Module) -> float:
-        inputs, labels = windows(_corpus().held_out, CONTEXT * np.arange(self.held_out))
+        inputs, labels = _windows(_corpus().held_out, CONTEXT * np.arange(self.held_out))
         return functional.cross_entropy(model(inputs), labels).item()
 
 
@@ -144,6 +148,12 @@ class Muon:
         for at, part in enumerate(self._parts):
             own = {number // 2: one for number, one in state["state"].items() if number % 2 == at}
             part.load_state_dict({**part.state_dict(), "state": own})
+
+
+def _windows(text: NDArray[np.uint8], starts: NDArray[np.int64]) -> Batch:
+    """Inputs and targets, int64 [starts, CONTEXT]."""
+    found = torch.from_numpy(text[starts[:, None] + np.arange(CONTEXT + 1)].astype(np.int64))
+    return found[:, :-1], found[:, 1:]
 
 
 @cache

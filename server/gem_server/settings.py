@@ -170,10 +170,10 @@ class ServerSettings(BaseSettings):
     direction: Direction = Field(
         "gradient",
         description="Direction that workers compute from their gradients. gradient: the gradient itself. rms: each "
-        "element is divided by the root of a running mean of its squares, as in Adam. auto: of the gradients' momentum, "
-        "hidden matrices of a model with an embedding are orthogonalised, and then all tensors are divided as by rms; "
-        "gem has no momentum of its own then, unless --rule-settings gives one. With rms and auto, eta is the size of a "
-        "step.",
+        "element is divided by the root of a running mean of its squares, as in Adam. auto: of the gradients' "
+        "momentum, hidden matrices of a model with an embedding are orthogonalised, and then all tensors are divided "
+        "as by rms; gem has no momentum of its own then, unless --rule-settings gives one. With rms and auto, eta is "
+        "the size of a step.",
         json_schema_extra={"panel": "Update rule"},
     )
     clip_norm: float = Field(

@@ -120,7 +120,7 @@ def test_a_delta_between_addresses_of_elements_is_refused() -> None:
 
 
 def test_restored_vectors_that_a_commit_cannot_use_are_refused() -> None:
-    rule = create_rule("gem", "rms")
+    rule = create_rule("gap-aware")
     vectors = [np.zeros(10, np.float32) for _ in range(rule.kept_vectors)]
     unaligned = np.frombuffer(bytearray(41), np.float32, 10, 1)
     for wrong in (unaligned, np.zeros(20, np.float32)[::2], np.zeros((10, 1), np.float32)):

@@ -50,15 +50,14 @@ def test_each_simulation_of_the_tutorial_has_a_row() -> None:
     assert len(simulations()) == len(simulated_rows()) == 5
 
 
-def test_losses_of_own_optimizers_are_those_of_their_page() -> None:
+def test_losses_of_an_optimizer_are_those_of_their_page() -> None:
     def found(page: Path) -> list[list[str]]:
         lines = page.read_text(encoding="utf-8").splitlines()
         return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
 
-    columns, *rows = (row for row in found(TUTORIALS.parent / "own-optimizer.md") if len(row) > 5)
-    figures = {tuple(row[:4]): dict(zip(columns, row, strict=True)) for row in rows}
-    (*_, which, size), *shown = dropwhile(lambda row: row[0] != columns[0], found(STALENESS))
-    assert shown
-    for *case, loss, sent in shown:
-        figure = figures[tuple(case)]
-        assert (float(loss), sent) == (pytest.approx(float(figure[which]), abs=0.0051), figure[size])
+    figures = {tuple(row[1:4]): row[4] for row in found(TUTORIALS.parent / "default.md") if row[0] == "0.002"}
+    columns, *shown = dropwhile(lambda row: row[0] != "n", found(STALENESS))
+    assert columns == ["n", "alone, S", "alone, n S", "gemps (gain)"]
+    assert len(shown) == 5
+    for *case, loss in shown:
+        assert figures[tuple(case)] == f"{loss}, 1.000"
