@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from gem_server.errors import StartupError
 from gemps.v1 import operations_pb2, run_pb2
 from safetensors.numpy import load_file
 
+from gem_core import UpdateRule
 from tests.waiting import eventually_async
 from tests.wire.conftest import Serve
 from tests.wire.model import LARGE, SMALL
@@ -244,26 +246,28 @@ async def test_another_rule_after_a_restart_begins_anew_with_a_warning(
 
 
 @pytest.mark.parametrize("durability", ["interval", "commit"])
-async def test_a_run_with_a_preconditioner_of_an_older_version_is_refused_with_what_to_do(
-    serve: Serve, tmp_path: Path, durability: str
+@pytest.mark.parametrize("kind", ["none", "rms"])
+async def test_a_run_of_a_version_with_preconditioners_goes_on_unless_it_had_one(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, durability: str
 ) -> None:
-    serving = await serve(data_dir=tmp_path, durability=durability)
-    (worker,) = await serving.training(1)
-    await worker.commit(worker.delta(1))
-    await serving.close()
-    await serving.stop()
-    path = tmp_path / "latest/state.json"
-    state = json.loads(path.read_text(encoding="utf-8"))
-    assert state["rule"] == {"name": "gem", "scalars": {}}
-    for kind in ("rms", "none"):
-        state["rule"]["precondition"] = kind
-        path.write_text(json.dumps(state), encoding="utf-8")
-        if kind == "rms":
-            with pytest.raises(
-                StartupError, match=r"trained with --precondition rms, .*gemps\.load\(.*start a new run"
-            ):
-                await serve(data_dir=tmp_path, resume=True, durability=durability)
-    assert (await (await serve(data_dir=tmp_path, resume=True, durability=durability)).status()).commits == 1
+    def older_record(rule: UpdateRule) -> dict[str, Any]:
+        return {"name": rule.name, "precondition": kind, "scalars": {}}
+
+    with monkeypatch.context() as older:
+        for module in ("durability.checkpointer", "flow.applier", "state.kept_rule"):
+            older.setattr(f"gem_server.{module}.rule_record", older_record)
+        serving = await serve(data_dir=tmp_path, durability=durability)
+        (worker,) = await serving.training(1)
+        await worker.commit(worker.delta(1))
+        await serving.close()
+        await serving.stop()
+    if kind == "none":
+        serving = await serve(data_dir=tmp_path, resume=True, durability=durability)
+        assert (await serving.status()).commits == 1
+        return
+    said = r"trained with --precondition rms, .*gemps\.load\(.*start a new run in another --data-dir"
+    with pytest.raises(StartupError, match=said):
+        await serve(data_dir=tmp_path, resume=True, durability=durability)
 
 
 async def test_stop_applies_what_is_complete_and_refuses_what_is_not(serve: Serve, tmp_path: Path) -> None:
