@@ -331,9 +331,9 @@ def test_a_worker_commits_the_direction_of_its_run(
         moved = [commit(ps, *gradients) for gradients in steps]
     factors = [0.5 / torch.cat([one.flatten() for one in gradients]).norm() for gradients in steps]
     for place_of_one in range(2):
-        slow = SlowRms()
+        mean, rms = SlowMomentum(), SlowRms()
         for gradients, factor, found in zip(steps, factors, moved, strict=True):
-            expected = slow.step(gradients[place_of_one] * factor)
+            expected = rms.step(mean.step(gradients[place_of_one] * factor))
             np.testing.assert_allclose(found[place_of_one], expected, rtol=1e-3, atol=1e-4)
 
 
