@@ -200,7 +200,7 @@ async def test_a_trace_of_a_direction_that_is_gone_is_replayed_and_not_followed(
     ended = await recorded(serve, path)
     rewrite(path, of(lambda event, body: event["settings"].update(direction="spectral"), "started"))
     assert payload(SMALL, replay(path)) == ended
-    with pytest.raises(SimulationError, match="direction spectral, which is gone.*gemps replay"):
+    with pytest.raises(SimulationError, match=r"direction spectral, which is gone.*gemps replay"):
         read_recorded(path)
 
 
