@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import accumulate
@@ -280,19 +280,6 @@ class Layout:
                 return None
             found.append(index)
         return tuple(found)
-
-    def with_frozen(self, values: Mapping[int, bytes]) -> Layout:
-        """Return the layout of the same whole model with other values of FROZEN tensors.
-
-        `values` has the SHA-256 (32 bytes) by index of the tensor. Raises LayoutError if there is no FROZEN tensor of
-        an index, or if a SHA-256 has another length.
-        """
-        tensors = list(self.tensors)
-        for index, sha256 in values.items():
-            if not 0 <= index < len(tensors) or tensors[index].kind is not TensorKind.FROZEN:
-                raise LayoutError(f"tensor {index} of this layout is not a FROZEN tensor")
-            tensors[index] = replace(tensors[index], sha256=sha256)
-        return Layout(tensors)
 
     def locate_parameter(self, element: int) -> tuple[TensorSpec, int]:
         """PARAMETER of flat `element` and the index within it. Raises IndexError."""

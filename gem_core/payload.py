@@ -1,6 +1,7 @@
 """Offsets in a payload: PARAMETERs in the wire type, then BUFFERs as they are.
 
-Border: offset at which a chunk may be cut (transfer.proto).
+Border: offset between two elements (blocks), where encoding and decoding can begin. Chunks may be cut anywhere
+(transfer.proto); the splitters here cut at borders.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class PayloadFormat:
             object.__setattr__(self, name, value)
 
     def is_border(self, offset: int) -> bool:
-        """Whether a chunk may be cut at `offset`."""
+        """Whether `offset` lies between two elements or blocks."""
         if offset == self.byte_count:
             return True
         if not 0 <= offset < self.byte_count:
@@ -125,18 +126,12 @@ class PayloadFormat:
         region = self._region_at(offset)
         return offset - (offset - region.start) % region.unit
 
-    def check_chunk(self, offset: int, end: int, received: int) -> None:
-        """Raise ChunkError unless bytes [offset, end) can be the chunk after the first `received` bytes."""
-        if not 1 <= end - offset <= MAX_CHUNK_BYTES:
-            raise ChunkError(f"a chunk of {end - offset} bytes; chunks must have 1 to {MAX_CHUNK_BYTES} bytes")
-        if offset != received:
-            raise ChunkError(f"a chunk at offset {offset}; the next one must start at {received}")
+    def check_chunk(self, start: int, end: int) -> None:
+        """Raise ChunkError unless one chunk can have the payload's bytes [start, end)."""
+        if not 1 <= end - start <= MAX_CHUNK_BYTES:
+            raise ChunkError(f"a chunk of {end - start} bytes; chunks must have 1 to {MAX_CHUNK_BYTES} bytes")
         if end > self.byte_count:
             raise ChunkError(f"a chunk that ends at {end}; it must end at or before {self.byte_count}")
-        # Most chunks end among the PARAMETERs.
-        border = end - end % self._unit_bytes if end < self.parameter_bytes else self.border_at_or_before(end)
-        if end != border:
-            raise ChunkError(f"a chunk that ends at {end}, within an element or block: cut it at {border}")
 
     def cut(self, chunk_bytes: int, start: int = 0) -> tuple[tuple[int, int], ...]:
         """Return the chunks (offset, end) from `start` on. Those of a whole payload are computed once.

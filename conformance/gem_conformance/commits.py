@@ -45,7 +45,7 @@ class Commit:
     @property
     def is_alone(self) -> bool:
         """Whether it came without payload."""
-        return not self.first.HasField("chunk") and not self.first.HasField("footer")
+        return not self.first.chunk and not self.first.HasField("footer")
 
 
 def judge_header(
@@ -79,8 +79,7 @@ def judge_header(
             "a header with one",
             Place.COMMIT,
         )
-    # Small payloads are one chunk.
-    upload = Upload(payload, max(chunk_bytes, WHOLE_PAYLOAD_BYTES), f"commit {header.sequence}")
+    upload = Upload(payload, f"commit {header.sequence}")
     if is_repeat:
         if session.content is None:
             raise AssertionError("nothing was applied")
@@ -105,9 +104,7 @@ def receive_whole(commit: Commit) -> None:
             Place.COMMIT,
         )
     first = commit.first
-    commit.upload.receive(
-        first.chunk if first.HasField("chunk") else None, first.footer if first.HasField("footer") else None
-    )
+    commit.upload.receive(first.chunk, first.footer if first.HasField("footer") else None)
 
 
 def judge_payload(commit: Commit, session: Session, central: Central) -> None:

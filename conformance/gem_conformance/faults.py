@@ -54,7 +54,6 @@ class FaultName(Enum):
     WRONG_SIZE = "a payload of another size"
     WRONG_CHUNK = "an illegal chunk"
     NO_FOOTER = "no footer"
-    WRONG_FOOTER = "a footer with wrong counts"
     WRONG_CHECKSUM = "a wrong CRC32C"
     WRONG_WIRE_TYPE = "another wire type than Join settled"
     WRONG_VALUES = "wrong values"

@@ -11,8 +11,9 @@ from gem_conformance.central import Central, Session
 from gem_conformance.faults import FaultError, FaultName, Place
 from gem_conformance.layouts import layout_from
 from gem_conformance.task import Task, wire_name
+from gem_core import features
 from gem_core.errors import LayoutError
-from gem_core.wire_types import WireType
+from gem_core.wire_types import BLOCKS, WireType
 
 __all__ = ["join_response", "joined_session"]
 
@@ -37,9 +38,20 @@ def joined_session(
 
 
 def join_response(
-    central: Central, session: Session, chunk_bytes: int, next_eta: float, shards: Sequence[str]
+    request: session_pb2.JoinRequest,
+    central: Central,
+    session: Session,
+    chunk_bytes: int,
+    next_eta: float,
+    shards: Sequence[str],
 ) -> session_pb2.JoinResponse:
     """Build the response."""
+    used = {
+        features.LOCAL_STEPS: central.local_steps > 1,
+        features.PRECONDITIONED_LOCAL_STEPS: central.precondition_local_steps,
+        features.DIFFERENCES: session.parameter_wire_type in BLOCKS,
+        features.SHARDS: bool(shards),
+    }
     return session_pb2.JoinResponse(
         incarnation=central.incarnation,
         settings=run_pb2.RunSettings(
@@ -54,12 +66,14 @@ def join_response(
             local_rate=central.local_rate,
             scale_local_steps=central.scale_local_steps,
         ),
+        features=[name for name in request.features if used.get(name)],
         run_state=central.run_state,
         delta_wire_type=int(session.delta_wire_type),  # type: ignore[arg-type]
         parameter_wire_type=int(session.parameter_wire_type),  # type: ignore[arg-type]
         chunk_bytes=chunk_bytes,
         last_applied_sequence=session.last_applied,
         has_parameters=central.theta is not None,
+        layout_digest=central.task.layout.digest,
         next_eta=next_eta,
         session_timeout_seconds=120.0,
         server_version="gemps conformance",

@@ -20,13 +20,11 @@ __all__ = ["Expected", "Mistake", "Upload", "judge_values"]
 class Upload:
     """Incoming payload."""
 
-    def __init__(self, payload: PayloadFormat, chunk_bytes: int, what: str) -> None:
+    def __init__(self, payload: PayloadFormat, what: str) -> None:
         self.received = bytearray()
         self.is_complete = False
         self.payload = payload
-        self._chunk_bytes = min(chunk_bytes, MAX_CHUNK_BYTES)
         self._what = what
-        self._chunks = 0
 
     @property
     def has_all_bytes(self) -> bool:
@@ -38,26 +36,20 @@ class Upload:
         """CRC32C of the received bytes."""
         return crc32c(bytes(self.received))
 
-    def receive(self, chunk: transfer_pb2.Chunk | None, footer: transfer_pb2.Footer | None) -> None:
-        """Take a chunk, then a footer. Raises FaultError."""
+    def receive(self, chunk: bytes, footer: transfer_pb2.Footer | None) -> None:
+        """Take a chunk (empty: none), then a footer. Raises FaultError."""
         if self.is_complete:
             raise self._fault(FaultName.OUT_OF_ORDER, "nothing behind the footer", "another part")
-        if chunk is not None:
+        if chunk:
             self._receive_chunk(chunk)
         if footer is not None:
             self._receive_footer(footer)
 
-    def _receive_chunk(self, chunk: transfer_pb2.Chunk) -> None:
-        size, start = len(chunk.data), len(self.received)
-        end = chunk.offset + size
-        limit = min(self._chunk_bytes, MAX_CHUNK_BYTES)
-        if chunk.offset != start:
-            raise self._fault(FaultName.WRONG_CHUNK, f"a chunk at offset {start}", f"one at {chunk.offset}")
-        if not size:
-            raise self._fault(FaultName.WRONG_CHUNK, "chunks of at least 1 byte", f"an empty one at {start}")
-        if size > limit:
+    def _receive_chunk(self, chunk: bytes) -> None:
+        end = len(self.received) + len(chunk)
+        if len(chunk) > MAX_CHUNK_BYTES:
             raise self._fault(
-                FaultName.WRONG_CHUNK, f"chunks of at most the {limit} bytes of chunk_bytes", f"one of {size} bytes"
+                FaultName.WRONG_CHUNK, f"chunks of at most {MAX_CHUNK_BYTES} bytes", f"one of {len(chunk)} bytes"
             )
         if end > self.payload.byte_count:
             raise self._fault(
@@ -65,14 +57,7 @@ class Upload:
                 f"{self.payload.byte_count} bytes in all",
                 f"a chunk that ends at {end}",
             )
-        if not self.payload.is_border(end):
-            raise self._fault(
-                FaultName.WRONG_CHUNK,
-                f"a cut between two elements (blocks), such as at {self.payload.border_at_or_before(end)}",
-                f"a chunk that ends at {end}",
-            )
-        self.received += chunk.data
-        self._chunks += 1
+        self.received += chunk
 
     def _receive_footer(self, footer: transfer_pb2.Footer) -> None:
         received = len(self.received)
@@ -81,12 +66,6 @@ class Upload:
                 FaultName.WRONG_SIZE,
                 f"{self.payload.byte_count} bytes before the footer",
                 f"the footer behind {received} bytes",
-            )
-        if (footer.byte_count, footer.chunk_count) != (received, self._chunks):
-            raise self._fault(
-                FaultName.WRONG_FOOTER,
-                f"a footer of {received} bytes and {self._chunks} chunks, as were sent",
-                f"one of {footer.byte_count} bytes and {footer.chunk_count} chunks",
             )
         if footer.crc32c != self.crc32c:
             raise self._fault(

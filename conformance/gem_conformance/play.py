@@ -135,12 +135,9 @@ class Play:
         event = self._await("Initialize", Place.INITIALIZE)
         call, request = call_of(event), self._initialize_header(event)
         payload = PayloadFormat(self._layout, WireType.FLOAT32)
-        upload = Upload(payload, self._chunk_bytes, "Initialize")
+        upload = Upload(payload, "Initialize")
         while True:
-            upload.receive(
-                request.chunk if request.HasField("chunk") else None,
-                request.footer if request.HasField("footer") else None,
-            )
+            upload.receive(request.chunk, request.footer if request.HasField("footer") else None)
             if upload.is_complete:
                 break
             request = self._part(call, upload, parameters_pb2.InitializeRequest, Place.INITIALIZE)
@@ -276,9 +273,7 @@ class Play:
                 f"a header behind {len(upload.received)} of {commit.header.byte_count} bytes",
                 Place.COMMIT,
             )
-        upload.receive(
-            message.chunk if message.HasField("chunk") else None, message.footer if message.HasField("footer") else None
-        )
+        upload.receive(message.chunk, message.footer if message.HasField("footer") else None)
 
     def receive_rest(self, commit: Commit) -> None:
         """Take and judge the rest."""
@@ -584,7 +579,7 @@ class Play:
         self._session = joined_session(request, self._task, self._worker_name, self._session, self.central.eta)
         self._session.is_known = True
         self._session.record_eta(self.central.eta)
-        response = join_response(self.central, self._session, self._chunk_bytes, self._said_eta, self._shards)
+        response = join_response(request, self.central, self._session, self._chunk_bytes, self._said_eta, self._shards)
         answer(call_of(event), response)
         self._talk.joined()
         if self.central.run_state == run_pb2.RUN_STATE_FINISHED and self._trouble is None:

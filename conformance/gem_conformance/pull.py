@@ -10,7 +10,6 @@ from gem_conformance.central import Central, Clock, Session, Snapshot
 from gem_conformance.faults import FaultError, FaultName, Place
 from gem_conformance.talk import refusal
 from gem_conformance.wire import Call, Refusal
-from gem_core.payload import PayloadFormat
 
 __all__ = ["Pull", "judge_pull"]
 
@@ -53,7 +52,7 @@ def judge_pull(
     if request.HasField("resume_version"):
         if held is None or Clock.from_wire(request.resume_version) != held.version:
             return refusal("STALE_BASE")
-        _judge_offset(request, PayloadFormat(central.task.layout, session.parameter_wire_type.of_whole), sent)
+        _judge_offset(request, sent)
         return Pull(call, request, held, request.resume_offset)
     if request.resume_offset:
         raise FaultError(FaultName.WRONG_RESUME, "resume_version with resume_offset", "none", Place.PULL)
@@ -81,11 +80,11 @@ def _hold_pulled(request: parameters_pb2.PullRequest, session: Session, central:
     session.hold(central.snapshot())
 
 
-def _judge_offset(request: parameters_pb2.PullRequest, payload: PayloadFormat, sent: int) -> None:
-    if request.resume_offset > sent or not payload.is_border(request.resume_offset):
+def _judge_offset(request: parameters_pb2.PullRequest, sent: int) -> None:
+    if request.resume_offset > sent:
         raise FaultError(
             FaultName.WRONG_RESUME,
-            f"a resume_offset at a border within the {sent} bytes that were sent",
+            f"a resume_offset within the {sent} bytes that were sent",
             f"{request.resume_offset}",
             Place.PULL,
         )

@@ -38,19 +38,16 @@ class Transfers:
             version=snapshot.version.to_wire(),
             wire_type=int(payload.wire_type),  # type: ignore[arg-type]
             byte_count=payload.byte_count,
-            offset=offset,
             layout_digest=digest,
             base_version=None if base is None else base.version.to_wire(),
         )
         splitter = snapshot.split(payload, self._chunk_bytes, offset, base)
-        chunks = [transfer_pb2.Chunk(offset=start, data=bytes(data)) for start, data in splitter]
-        footer = transfer_pb2.Footer(
-            byte_count=payload.byte_count, chunk_count=splitter.chunk_count, crc32c=splitter.crc32c
-        )
+        chunks = list(map(bytes, splitter))
+        footer = transfer_pb2.Footer(crc32c=splitter.crc32c)
         if damaged:
             # The lowest bit keeps the value legal.
-            chunk = chunks[len(chunks) // 2]
-            chunk.data = bytes([chunk.data[0] ^ 1]) + chunk.data[1:]
+            middle = len(chunks) // 2
+            chunks[middle] = bytes([chunks[middle][0] ^ 1]) + chunks[middle][1:]
         return [
             commit_pb2.CommitResponse(parameters=header),
             *(commit_pb2.CommitResponse(chunk=chunk) for chunk in chunks),
@@ -63,7 +60,7 @@ class Transfers:
             return parts
         messages = [parts[0]]
         for part in parts[1:]:
-            if part.HasField("chunk") and messages[-1].HasField("chunk"):
+            if part.chunk and messages[-1].chunk:
                 messages.append(part)
             else:
                 messages[-1].MergeFrom(part)
@@ -83,14 +80,14 @@ class Transfers:
         """
         chunks, self.sent = 0, offset
         for message in messages:
-            has_chunk = message.HasField("chunk")
+            has_chunk = bool(message.chunk)
             if chunks == tear_after and (has_chunk or message.HasField("footer")):
                 call.end(TORN)
                 return False
             call.send(message.SerializeToString())
             if has_chunk:
                 chunks += 1
-                self.sent += len(message.chunk.data)
+                self.sent += len(message.chunk)
                 time.sleep(pause)
         return True
 
@@ -100,8 +97,7 @@ def as_pull(message: commit_pb2.CommitResponse) -> parameters_pb2.PullResponse:
     converted = parameters_pb2.PullResponse()
     if message.HasField("parameters"):
         converted.header.CopyFrom(message.parameters)
-    if message.HasField("chunk"):
-        converted.chunk.CopyFrom(message.chunk)
+    converted.chunk = message.chunk
     if message.HasField("footer"):
         converted.footer.CopyFrom(message.footer)
     return converted

@@ -26,7 +26,7 @@ __all__ = ["Call", "Event", "Kind", "Refusal", "Wire"]
 _RECEIVE_LIMIT = 64 << 20
 # Each open call occupies one.
 _THREADS = 32
-_SERVICE = "gemps.v1.ParameterServerService"
+_SERVICES = ("gemps.v1.WorkerService", "gemps.v1.ObserverService")
 _DETAILS_KEY = "grpc-status-details-bin"
 _REBIND_SECONDS = 10.0
 
@@ -191,7 +191,7 @@ class _Handlers(grpc.GenericRpcHandler):
         service, _, method = handler_call_details.method.lstrip("/").partition("/")
         if service == "grpc.health.v1.Health":
             return _stream(_healthy if method == "Check" else _healthy_for_good)
-        if service != _SERVICE:
+        if service not in _SERVICES:
             return None
         return _stream(lambda messages, context: Call(method, self._events).handle(messages, context))
 

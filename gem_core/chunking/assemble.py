@@ -34,7 +34,8 @@ class Assembler(ABC):
     is empty. After an error or `finish`, chunks raise ChunkError until `restart`.
 
     A subclass decodes the bytes that it gets. Those of the payload's first part, [0, `len(direct)`), are received
-    straight into `direct`, where they belong; others into scratch memory.
+    straight into `direct`, where they belong; others into scratch memory. A chunk may end within an element or block:
+    its beginning stays there until the next chunk brings the rest.
 
     Attributes:
         space: memory for the next bytes of the chunk that was begun; empty when the chunk is complete.
@@ -59,47 +60,48 @@ class Assembler(ABC):
         """Start a transfer with bytes [0, start) in place."""
         self.received = self._written = self._end = start
         self.space = _NOTHING
-        self.chunk_count = 0
         self.crc32c = crc32c
         self.complete = False
         self._refused = ""  # an exception would keep the chunk alive
 
-    def add(self, offset: int, data: Buffer) -> None:
+    def add(self, data: Buffer) -> None:
         """Take the next chunk.
 
         Raises:
-            ChunkError: illegal size, position or border, or an earlier call failed.
+            ChunkError: illegal size, or an earlier call failed.
             BadValueError: a value is refused.
         """
-        end = offset + len(data)
+        start, end = self._written, self._written + len(data)
+        if start != self.received or self.payload.border_at_or_before(min(end, self.payload.byte_count)) != end:
+            self.begin(len(data), memoryview(data))
+            return
         self._check_open()
         try:
-            self.payload.check_chunk(offset, end, self.received)
-            self._write(offset, end, memoryview(data))
+            self.payload.check_chunk(start, end)
+            self._write(start, end, memoryview(data))
         except CoreError as error:
             self._refused = str(error)
             raise
         self.crc32c = crc32c(data, self.crc32c)
         self.received = self._written = self._end = end
-        self.chunk_count += 1
 
-    def begin(self, offset: int, count: int, data: memoryview = _NOTHING) -> None:
+    def begin(self, count: int, data: memoryview = _NOTHING) -> None:
         """Begin a chunk of `count` bytes, of which the first are `data`.
 
         Raises:
             ChunkError: as `add`.
             BadValueError: as `add`.
         """
-        end = offset + count
+        end = self._written + count
         if self._refused or self.complete:
             self._check_open()
         try:
-            self.payload.check_chunk(offset, end, self.received)
+            self.payload.check_chunk(self._written, end)
         except ChunkError as error:
             self._refused = str(error)
             raise
-        self._written, self._end = offset, end
-        self.space = self._direct[offset:end] or self._scratch_space()
+        self._end = end
+        self.space = self._direct[self._written : end] or self._scratch_space()
         while count := min(len(data), len(self.space)):
             self.space[:count] = data[:count]
             if count == len(self.space):
@@ -113,7 +115,7 @@ class Assembler(ABC):
         """Count bytes received into `space`, and provide the next. Raises BadValueError as `add`."""
         start = self.received
         self._written += count
-        border = self._end if self._written == self._end else self.payload.border_at_or_before(self._written)
+        border = self.payload.border_at_or_before(self._written)
         if border > start:
             is_direct = border <= self._direct_bytes
             data = self._direct[start:border] if is_direct else self._scratch[: border - start]
@@ -129,7 +131,6 @@ class Assembler(ABC):
                 self._refused = str(error)
                 raise
             self.received = border
-            self.chunk_count += border == self._end
             if not is_direct and (left := self._written - border):  # of a torn element or block
                 self._scratch[:left] = bytes(self._scratch[border - start : border - start + left])
         if self._written == self._end:
@@ -142,17 +143,17 @@ class Assembler(ABC):
             self._scratch = memoryview(bytearray(min(SCRATCH_BYTES, self.payload.byte_count)))
         return self._scratch[self._written - self.received : self._end - self.received]
 
-    def finish(self, byte_count: int, chunk_count: int, crc32c: int) -> None:
+    def finish(self, crc32c: int) -> None:
         """Check the footer.
 
         Raises:
-            SizeMismatchError: byte or chunk counts differ.
+            SizeMismatchError: bytes are missing.
             ChecksumError: the bytes differ.
             ChunkError: an earlier call failed, or the payload is complete.
         """
         self._check_open()
         try:
-            self._check_footer(byte_count, chunk_count, crc32c)
+            self._check_footer(crc32c)
         except CoreError as error:
             self._refused = str(error)
             raise
@@ -166,18 +167,10 @@ class Assembler(ABC):
         tensor, index = self.payload.layout.locate_parameter(first + bad.position)
         raise _bad_value(tensor, index, bad.problem)
 
-    def _check_footer(self, byte_count: int, chunk_count: int, crc32c: int) -> None:
+    def _check_footer(self, crc32c: int) -> None:
         expected = self.payload.byte_count
-        if byte_count != expected:
-            raise SizeMismatchError(
-                f"the footer says {byte_count} bytes; a payload of this layout must have {expected}"
-            )
-        if self.received != expected:
-            raise SizeMismatchError(f"the footer came after {self.received} of {expected} bytes: send all chunks first")
-        if chunk_count != self.chunk_count:
-            raise SizeMismatchError(
-                f"the footer says {chunk_count} chunks, but {self.chunk_count} came: count what you send"
-            )
+        if self._written != expected:
+            raise SizeMismatchError(f"the footer came after {self._written} of {expected} bytes: send all chunks first")
         if crc32c != self.crc32c:
             raise ChecksumError(
                 f"CRC32C {self.crc32c:#010x} of the received bytes differs from the footer's {crc32c:#010x}: "
@@ -233,6 +226,18 @@ class DecodingAssembler(Assembler):
     def restart(self, start: int = 0, crc32c: int = 0) -> None:
         super().restart(start, crc32c)
         self.is_rest_finite = True
+
+    def multiply(self, scale: float) -> None:
+        """Multiply the PARAMETERs of the complete payload by a finite number, as float32 rounds the products.
+
+        Raises BadValueError if a product is refused.
+        """
+        with np.errstate(over="ignore"):
+            np.multiply(self._parameters, np.float32(scale), out=self._parameters)
+        if abs(scale) > 1 and self._first_bad_value is not None:
+            bad = self._first_bad_value(self._parameters)
+            if bad is not None:
+                self._refuse(0, bad)
 
     def _write(self, start: int, stop: int, data: memoryview) -> None:
         boundary = self.payload.parameter_bytes

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from gem_core.checksum import crc32c
 from gem_core.chunking.memory import check_bytes, check_parameters
+from gem_core.errors import ChunkError
 from gem_core.payload import PayloadFormat
 from gem_core.wire_types import NUMPY, Codec, WireType
 
@@ -24,42 +25,42 @@ __all__ = ["CopyingSplitter", "DifferenceSplitter", "ScaledSplitter", "Source", 
 
 
 class Source(ABC):
-    """A payload's chunks, equal in each iteration. Not thread-safe.
+    """A payload's chunks from byte `start` on, equal in each iteration. Not thread-safe.
 
     Data must not change during iteration. A chunk is valid until the next is requested. The payload's first part, [0,
     `len(direct)`), is sent from where it lies; subclasses make the other bytes.
 
     Attributes:
-        chunk_count: chunks yielded so far.
         crc32c: CRC32C from byte 0 (even if `start` > 0) to the last chunk's end.
 
     Raises:
-        ChunkError: `start` is not a border, or `chunk_bytes` is out of range.
+        ChunkError: `start` is beyond the payload's end, or `chunk_bytes` is out of range.
     """
 
     def __init__(self, payload: PayloadFormat, chunk_bytes: int, start: int = 0, direct: memoryview = _NOTHING) -> None:
+        if not 0 <= start <= payload.byte_count:
+            raise ChunkError(f"start {start} is not in this payload of {payload.byte_count} bytes")
         self.payload = payload
         self._direct = direct
-        self.chunk_count = 0
         self.crc32c = 0
         self._start = start
+        self._border = payload.border_at_or_before(start)
         self._chunk_bytes = chunk_bytes
-        self._chunks = payload.cut(chunk_bytes, start)
+        self._chunks = payload.cut(chunk_bytes, self._border)
 
-    def __iter__(self) -> Iterator[tuple[int, memoryview]]:
-        """Yield (offset, data) in order."""
-        self.chunk_count = self.crc32c = 0
-        if self._start:
+    def __iter__(self) -> Iterator[memoryview]:
+        """Yield the chunks in order."""
+        self.crc32c = 0
+        if self._border:
             for offset, end in self.payload.cut(self._chunk_bytes):
-                if offset >= self._start:
+                if offset >= self._border:
                     break
-                self.crc32c = crc32c(self._bytes(offset, min(end, self._start)), self.crc32c)
+                self.crc32c = crc32c(self._bytes(offset, min(end, self._border)), self.crc32c)
         direct, direct_bytes = self._direct, len(self._direct)
         for offset, end in self._chunks:
             data = direct[offset:end] if end <= direct_bytes else self._bytes(offset, end)
             self.crc32c = crc32c(data, self.crc32c)
-            self.chunk_count += 1
-            yield offset, data
+            yield data if offset >= self._start else data[self._start - offset :]
 
     @abstractmethod
     def _bytes(self, start: int, stop: int) -> memoryview:

@@ -1,11 +1,12 @@
-"""Encode and parse messages with a `Chunk` without the copies of generated code.
+"""Encode and parse messages with a chunk without the copies of generated code.
 
-Callers check order, borders and checksums of chunks.
+A chunk is the field `chunk` (bytes) of a message. Encoders here put it last. Other code may put fields behind it, and
+parsers here take both. Callers check sizes and checksums of chunks.
 """
 
 import functools
-from collections.abc import Iterator
-from typing import Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -15,16 +16,14 @@ from gemps.v1 import transfer_pb2
 Buffer: TypeAlias = bytes | bytearray | memoryview
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
-COMMIT_REQUEST_CHUNK = 2
-COMMIT_RESPONSE_CHUNK = 4
-INITIALIZE_REQUEST_CHUNK = 2
-PULL_RESPONSE_CHUNK = 2
-_OFFSET, _DATA = 1, 2
+COMMIT_REQUEST_CHUNK = 3
+COMMIT_RESPONSE_CHUNK = 5
+INITIALIZE_REQUEST_CHUNK = 3
+PULL_RESPONSE_CHUNK = 4
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
-# Two keys and two lengths of a byte.
-_LEAST_HEAD_BYTES = 4
+_MAX_TAIL_BYTES = 1 << 10
 
 
 class FramingError(ValueError):
@@ -34,9 +33,12 @@ class FramingError(ValueError):
         super().__init__(f"not a message of this contract ({problem}): use code generated from the protos")
 
 
-def before_chunk(rest: bytes, field: int, offset: int, size: int) -> bytes:
-    """The bytes before a chunk's data, which ends the message; `rest`: serialised other fields."""
-    return rest + _chunk_head(field, offset, size)
+@functools.lru_cache(maxsize=64)
+def chunk_head(field: int, size: int) -> bytes:
+    """The bytes before the data of a chunk that ends its message."""
+    head = bytearray((field << 3 | _LENGTH_DELIMITED,))
+    _put_varint(head, size)
+    return bytes(head)
 
 
 class HasFooter(Protocol):
@@ -48,85 +50,60 @@ class HasFooter(Protocol):
         """Serialise."""
 
 
-class Chunks(Protocol):
-    """A payload's chunks (offset, data), with count and CRC32C so far."""
+WithFooter = TypeVar("WithFooter", bound=HasFooter)
 
-    chunk_count: int
+
+class Chunks(Protocol):
+    """A payload's chunks, with the CRC32C so far."""
+
     crc32c: int
 
-    def __iter__(self) -> Iterator[tuple[int, memoryview]]: ...
+    def __iter__(self) -> Iterator[memoryview]: ...
 
 
 def payload_messages(
-    chunks: Chunks, field: int, byte_count: int, first: HasFooter
+    chunks: Chunks,
+    field: int,
+    byte_count: int,
+    first: WithFooter,
+    before_last: Callable[[WithFooter], None] | None = None,
 ) -> Iterator[tuple[bytes, memoryview, bool]]:
     """Yield (bytes before the chunk's data, data, is_last) for each message of a payload.
 
-    Each is valid until the next one is requested. `first`: the first message's other fields; the last one gets the
-    footer.
+    Each is valid until the next one is requested. `byte_count`: of all these chunks. `first`: the first message's other
+    fields; the last one gets the footer, and is passed to `before_last` for further fields.
     """
-    message: HasFooter | None = first
-    end = -1
-    for offset, data in chunks:
-        end = offset + len(data)
-        is_last = end == byte_count
-        if is_last:
+    message: WithFooter | None = first
+    left = byte_count
+    for data in chunks:
+        left -= len(data)
+        if not left:
             message = message or type(first)()
-            _put_footer(message.footer, chunks, byte_count)
-        head = _chunk_head(field, offset, len(data))
-        yield head if message is None else message.SerializeToString() + head, data, is_last
+            _put_footer(message.footer, chunks.crc32c)
+            if before_last is not None:
+                before_last(message)
+        head = chunk_head(field, len(data))
+        yield head if message is None else message.SerializeToString() + head, data, not left
         message = None
-    if end != byte_count:  # no chunks
-        _put_footer(first.footer, chunks, byte_count)
+    if not byte_count:  # no chunks
+        _put_footer(first.footer, chunks.crc32c)
+        if before_last is not None:
+            before_last(first)
         yield first.SerializeToString(), memoryview(b""), True
 
 
-def _put_footer(footer: transfer_pb2.Footer, chunks: Chunks, byte_count: int) -> None:
-    footer.byte_count = byte_count
-    footer.chunk_count, footer.crc32c = chunks.chunk_count, chunks.crc32c
-
-
-# A model's chunks are the same in each commit: up to 1 GiB in chunks of 1 MiB.
-@functools.lru_cache(maxsize=1024)
-def _chunk_head(field: int, offset: int, size: int) -> bytes:
-    """Return the bytes of submessage `field`, a chunk, before its data."""
-    return _make_chunk_head(field, offset, size)
-
-
-def _make_chunk_head(field: int, offset: int, size: int) -> bytes:
-    head = bytearray()
-    if offset:
-        head.append(_OFFSET << 3 | _VARINT)
-        _put_varint(head, offset)
-    if size:
-        head.append(_DATA << 3 | _LENGTH_DELIMITED)
-        _put_varint(head, size)
-    message = bytearray((field << 3 | _LENGTH_DELIMITED,))
-    _put_varint(message, len(head) + size)
-    return bytes(message + head)
-
-
-@functools.lru_cache(maxsize=1024)
-def _lone_chunk_head(field: int, offset: int, size: int) -> bytes:
-    """Return the same of a chunk that is the only field of a message of `size` bytes; empty if none has this size."""
-    if size <= _LEAST_HEAD_BYTES:
-        return b""
-    # The head of more data is at least as long, and each of the two lengths in it may be a byte too long.
-    most = len(_make_chunk_head(field, offset, size - _LEAST_HEAD_BYTES))
-    for count in range(most, most - 3, -1):
-        head = _make_chunk_head(field, offset, size - count) if count < size else b""
-        if len(head) == count:
-            return head
-    return b""
+def _put_footer(footer: transfer_pb2.Footer, crc32c: int) -> None:
+    footer.SetInParent()  # also where the checksum is 0
+    footer.crc32c = crc32c
 
 
 def split_message(
     kind: type[AnyMessage], message: Buffer, field: int, limit: int = FIELDS_BYTES, *, expected: int = 0
-) -> tuple[AnyMessage, int, Buffer | None]:
-    """The parsed fields (maybe with the chunk), chunk offset and chunk data or None.
+) -> tuple[AnyMessage, Buffer | None]:
+    """The parsed fields (maybe with the chunk), and the chunk's data or None.
 
-    Does not copy a last chunk of `expected` bytes. Raises FramingError as `split_chunk`, or if other fields exceed
-    `limit`.
+    Does not copy a chunk of `expected` bytes that ends the message. Raises FramingError as `split_chunk`, or if other
+    fields exceed `limit`.
     """
     if expected and (found := _split_expected(kind, message, field, expected, limit)) is not None:
         return found
@@ -137,19 +114,18 @@ def split_message(
         except DecodeError:
             parsed = None
         if parsed is not None and parsed.ByteSize() == len(message):
-            chunk = parsed.chunk if parsed.HasField("chunk") else None  # type: ignore[attr-defined]
-            data = None if chunk is None else chunk.data
-            _check_fields_bytes(kind, len(message) - len(data or b""), limit)
-            return parsed, 0 if chunk is None else chunk.offset, data
-    rest, offset, view = split_chunk(message, field)
-    return parse_fields(kind, rest, limit), offset, view
+            data: bytes = parsed.chunk  # type: ignore[attr-defined]
+            _check_fields_bytes(kind, len(message) - len(data), limit)
+            return parsed, data or None
+    rest, view = split_chunk(message, field)
+    return parse_fields(kind, rest, limit), view
 
 
 def _split_expected(
     kind: type[AnyMessage], message: Buffer, field: int, size: int, limit: int
-) -> tuple[AnyMessage, int, Buffer] | None:
+) -> tuple[AnyMessage, Buffer] | None:
     """None unless the message ends with such a chunk."""
-    head = _chunk_head(field, 0, size)
+    head = chunk_head(field, size)
     data = len(message) - size
     start = data - len(head)
     if start < 0 or data > limit or message[start:data] != head:
@@ -158,8 +134,8 @@ def _split_expected(
         parsed = kind.FromString(bytes(message[:start]))
     except DecodeError:
         return None
-    is_usual = parsed.ByteSize() == start and not parsed.HasField("chunk")
-    return (parsed, 0, memoryview(message)[data:]) if is_usual else None
+    is_usual = parsed.ByteSize() == start and not parsed.chunk  # type: ignore[attr-defined]
+    return (parsed, memoryview(message)[data:]) if is_usual else None
 
 
 def parse_fields(kind: type[AnyMessage], fields: bytes, limit: int = FIELDS_BYTES) -> AnyMessage:
@@ -171,14 +147,14 @@ def parse_fields(kind: type[AnyMessage], fields: bytes, limit: int = FIELDS_BYTE
         raise FramingError(f"not a {kind.DESCRIPTOR.full_name}") from None
 
 
-def split_chunk(message: Buffer, field: int) -> tuple[bytes, int, memoryview | None]:
-    """Serialised other fields, chunk offset and a view of its data or None. Raises as `split_field` does."""
+def split_chunk(message: Buffer, field: int) -> tuple[bytes, memoryview | None]:
+    """Serialised other fields, and a view of the chunk's data or None. Raises as `split_field` does."""
     rest, chunk = split_field(message, field)
-    return (rest, 0, None) if chunk is None else (rest, *_chunk(chunk))
+    return rest, chunk or None
 
 
 def split_field(message: Buffer, field: int) -> tuple[bytes, memoryview | None]:
-    """Serialised other fields and a view of submessage `field` or None.
+    """Serialised other fields and a view of `field` (bytes or a submessage) or None.
 
     Raises FramingError for malformed bytes, a repeated `field` or more than FIELDS fields.
     """
@@ -205,16 +181,19 @@ def split_field(message: Buffer, field: int) -> tuple[bytes, memoryview | None]:
     return bytes(message) if found is None else b"".join(rest), found
 
 
-def message_head(begin: memoryview, size: int, field: int, expected: int = 0) -> tuple[bytes, int, int]:
-    """Parse the beginning of a message of `size` bytes made as by `before_chunk`.
+class MessageHead(NamedTuple):
+    """Where a chunk's data lies in a message: `count` bytes from `start` on. `fields`: serialised ones before it."""
 
-    Returns serialised other fields, chunk offset and position of its data. A message that has nothing but a chunk at
-    offset `expected` is recognised without parsing. Raises FramingError for other forms, or if `begin` ends before the
-    data.
+    fields: bytes
+    start: int
+    count: int
+
+
+def message_head(begin: memoryview, size: int, field: int) -> MessageHead:
+    """Parse the beginning of a large message of `size` bytes, up to its chunk's data.
+
+    Raises FramingError if `begin` ends before the data, or the data reaches beyond the message.
     """
-    head = _lone_chunk_head(field, expected, size)
-    if head and begin[: len(head)] == head:
-        return b"", expected, len(head)
     rest: list[memoryview] = []
     position, end = 0, len(begin)
     while position < end:
@@ -226,17 +205,17 @@ def message_head(begin: memoryview, size: int, field: int, expected: int = 0) ->
             rest.append(begin[start:position])
             continue
         length, position = _varint(begin, position, end)
-        is_last = position + length == size
-        offset = 0
-        number, wire, position = _tag(begin, position, end)
-        if number == _OFFSET and wire == _VARINT:
-            offset, position = _varint(begin, position, end)
-            number, wire, position = _tag(begin, position, end)
-        length, position = _varint(begin, position, end)
-        if not is_last or (number, wire) != (_DATA, _LENGTH_DELIMITED) or position + length != size:
-            break
-        return b"".join(rest), offset, position
-    raise FramingError("a large message must end with its chunk, whose data must begin within the first bytes")
+        if position + length > size:
+            raise FramingError(f"field {field} is cut short")
+        return MessageHead(b"".join(rest), position, length)
+    raise FramingError("a large message must have a chunk, whose data begins within the first bytes")
+
+
+def tail_space(size: int) -> memoryview:
+    """Memory for the fields behind a chunk. Raises FramingError if they are larger than this contract's are."""
+    if size > _MAX_TAIL_BYTES:
+        raise FramingError(f"{size} bytes behind the chunk, more than {_MAX_TAIL_BYTES}")
+    return memoryview(bytearray(size))
 
 
 def count_fields(message: Buffer, path: tuple[int, ...], limit: int) -> int:
@@ -266,27 +245,6 @@ def _count(message: Buffer, position: int, end: int, path: tuple[int, ...], limi
         else:
             position = _skip(message, wire, position, end)
     return count
-
-
-def _chunk(message: memoryview) -> tuple[int, memoryview]:
-    offset = fields = position = 0
-    end = len(message)
-    data = message[end:]
-    while position < end:
-        fields += 1
-        _check_fields(fields)
-        number, wire, position = _tag(message, position, end)
-        if number == _OFFSET and wire == _VARINT:
-            offset, position = _varint(message, position, end)
-        elif number == _DATA and wire == _LENGTH_DELIMITED:
-            length, position = _varint(message, position, end)
-            if length > end - position:
-                raise FramingError("the chunk's data is cut short")
-            data = message[position : position + length]
-            position += length
-        else:
-            position = _skip(message, wire, position, end)
-    return offset, data
 
 
 def _check_fields_bytes(kind: type[Message], size: int, limit: int) -> None:

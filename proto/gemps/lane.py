@@ -3,7 +3,8 @@
 Put received bytes into `space`, call `next_frame()` with their number, and then without one while it `has_more`. A
 MESSAGE larger than the buffer is returned once its beginning is there; its reader takes the `missing` bytes from the
 socket, and counts them down.
-Whenever a MESSAGE passes the turn, call `enter`.
+Whenever a MESSAGE passes the turn, call `enter`. A worker's MESSAGE in REPLYING is not returned before that: the lane
+`is_blocked` meanwhile, and nothing should be read.
 """
 
 import struct
@@ -61,6 +62,8 @@ Table = Mapping[State, Mapping[int, Rule]]
 
 _CANCEL = Rule(State.CLOSED)
 _END = Rule(State.CLOSED, 0, END_BYTES)
+# A worker goes on early. The server reads it in the state that follows, by the rules of that one.
+_BLOCKED = Rule(State.REPLYING, 1, MESSAGE_BYTES)
 FROM_WORKER: Table = MappingProxyType(
     {
         State.HELLO: {Kind.HELLO: Rule(State.HELLO, 1, HELLO_BYTES)},
@@ -70,7 +73,7 @@ FROM_WORKER: Table = MappingProxyType(
             Kind.CANCEL: _CANCEL,
         },
         State.COMMITTING: {Kind.MESSAGE: Rule(State.COMMITTING, 1, MESSAGE_BYTES), Kind.CANCEL: _CANCEL},
-        State.REPLYING: {Kind.CANCEL: _CANCEL},
+        State.REPLYING: {Kind.CANCEL: _CANCEL, Kind.MESSAGE: _BLOCKED},
         State.CLOSED: {},
     }
 )
@@ -103,12 +106,32 @@ class IllegalFrameError(Exception):
     """Illegal frame; close the connection."""
 
 
+class LargeFirstMessageError(IllegalFrameError):
+    """The MESSAGE that begins a commit has more than its header and a small payload."""
+
+
+class LargeFrameError(IllegalFrameError):
+    """A frame that is longer than any message; gRPC refuses such a message itself."""
+
+
 class Frame(NamedTuple):
-    """Frame; `body` is only the beginning of a large MESSAGE. It is valid until the next `next_frame()`."""
+    """Frame; `body` is only the beginning of a large MESSAGE.
+
+    It is valid until the next `next_frame()`; of the MESSAGE that begins a commit until the next `enter`.
+    """
 
     kind: int
     body: memoryview
     size: int
+
+
+def _wrong_size(number: int, size: int, state: State) -> IllegalFrameError:
+    what = f"a frame of kind {number} with {size} bytes in state {state.name}"
+    if size > MESSAGE_BYTES:
+        return LargeFrameError(what)
+    if number == Kind.MESSAGE and state is State.IDLE and size:
+        return LargeFirstMessageError(what)
+    return IllegalFrameError(what)
 
 
 class Lane:
@@ -117,6 +140,7 @@ class Lane:
     Attributes:
         space: memory for the peer's next bytes, unless it `has_more`.
         has_more: whether bytes are left for `next_frame()`, which comes before reading.
+        is_blocked: whether what has come waits for the next `enter`.
         missing: bytes of the large MESSAGE that was returned last which are to be read from the socket; its reader
             counts them down. The buffer is empty while there are any.
         state: what is legal now.
@@ -129,7 +153,8 @@ class Lane:
         self._buffer = memoryview(bytearray(buffer_bytes))
         self._start = self._stop = 0
         self.space = self._buffer
-        self.has_more = False
+        self.has_more = self.is_blocked = False
+        self._keeps = False  # the frame that begins a commit, whose data its reader may need until the turn passes
         self.state = State.HELLO
 
     def grow(self, buffer_bytes: int) -> None:
@@ -159,7 +184,10 @@ class Lane:
         if self.state is State.IDLE:  # a commit's first message must fit
             most = min(most, len(self._buffer) - HEADER_BYTES)
         if not least <= size <= most:
-            raise IllegalFrameError(f"a frame of kind {number} with {size} bytes in state {self.state.name}")
+            raise _wrong_size(number, size, self.state)
+        if rule is _BLOCKED:
+            self.is_blocked, self.has_more = True, False
+            return None
         if available >= size:
             self._start = begin + size
         elif size + HEADER_BYTES > len(self._buffer) and available >= HEAD_BYTES:
@@ -168,18 +196,30 @@ class Lane:
         else:
             self._wait_for_rest()
             return None
+        self._keeps = self.state is State.IDLE and after is State.REPLYING
         self.state = after
         frame = Frame(number, self._buffer[begin : self._start], size)
         self.has_more = self._start < self._stop
         if not self.has_more:
+            self._make_space()
+        return frame
+
+    def _make_space(self) -> None:
+        """After the last byte that has come: begin at the buffer's front again, unless the frame there is in use."""
+        if self._keeps:
+            self.space = self._buffer[self._stop :]
+            self.is_blocked = not self.space
+        else:
             self._start = self._stop = 0
             self.space = self._buffer
-        return frame
 
     def _wait_for_rest(self) -> None:
         """Make the memory behind an incomplete frame the `space`; at the buffer's end, move the frame to the front."""
         self.has_more = False
         if self._stop == len(self._buffer):
+            if self._keeps:
+                self.is_blocked = True
+                return
             left = bytes(self._buffer[self._start : self._stop])
             self._buffer[: len(left)] = left
             self._start, self._stop = 0, len(left)
@@ -198,6 +238,10 @@ class Lane:
         if state not in TURNS.get(self.state, ()):
             raise AssertionError(f"from {self.state.name} to {state.name}")
         self.state = state
+        self._keeps = self.is_blocked = False
+        self.has_more = self._start < self._stop
+        if not self.has_more:
+            self._make_space()
 
     def close(self) -> None:
         """Make all frames illegal."""

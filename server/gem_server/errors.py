@@ -40,7 +40,7 @@ class Reason(Enum):
     TOO_MANY = Fault.SITUATION, 20
     STORAGE_FULL = Fault.SERVER, 21
     STALLED = Fault.CALLER, 22
-    SUPERSEDED = Fault.SITUATION, 23
+    NEWER_SESSION = Fault.SITUATION, 23
     STARTING = Fault.SITUATION, 24
     DRAINING = Fault.SITUATION, 25
     CREDENTIALS = Fault.CALLER, 26
@@ -48,13 +48,30 @@ class Reason(Enum):
     INTERNAL = Fault.SERVER, 28
     NOT_OFFERED = Fault.CALLER, 29
     NO_SHARED_MEMORY = Fault.SITUATION, 30
-    DIRECTION = Fault.CALLER, 31
+    FEATURE = Fault.CALLER, 31
     RECIPE = Fault.CALLER, 32
+    NEWER_CALL = Fault.SITUATION, 33
+    VERSION = Fault.CALLER, 34
 
     @property
     def fault(self) -> Fault:
         """Who must act."""
         return self.value[0]
+
+
+# Refusals that neither waiting nor a restart of this worker helps (errors.proto).
+FINAL = frozenset(
+    {
+        Reason.CREDENTIALS,
+        Reason.ROLE,
+        Reason.INVALID_LAYOUT,
+        Reason.LAYOUT_MISMATCH,
+        Reason.RECIPE,
+        Reason.FEATURE,
+        Reason.VERSION,
+        Reason.NEWER_SESSION,
+    }
+)
 
 
 class RefusedError(Exception):

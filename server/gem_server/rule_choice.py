@@ -26,7 +26,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from gem_core import RuleError, UpdateRule, create_rule
+from gem_core import RuleError, UpdateRule, create_rule, features
+from gem_core.features import direction_feature
 from gem_core.recipe import Recipe
 from gem_core.registry import AUTO, Direction
 from gem_server.errors import Reason, RefusedError, StartupError
@@ -40,11 +41,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a worker says in Join about its commits: its recipe, the directions that it computes, and its client."""
+    """What a worker says in Join about its commits: its recipe, and the features that it has (session.proto)."""
 
     recipe: Recipe | None
-    directions: Collection[str]
-    agent: str
+    features: Collection[str]
 
 
 def rule_of(settings: ServerSettings) -> UpdateRule:
@@ -100,18 +100,18 @@ class RuleChoice:
     def settle(self, offer: Offer, *, is_first: bool) -> None:
         """Decide by this worker, if it is the first one, or compare it with the decision.
 
-        Raises RefusedError: RECIPE or DIRECTION, without changes.
+        Raises RefusedError: RECIPE or FEATURE, without changes.
         """
         recipe = offer.recipe if self._settings.is_auto else None
         if recipe is not None:
             self._require_room()
         if not self._settings.is_auto or (self.is_decided and not is_first):
+            self._check_features(offer, self.recipe, self.direction)
             self._check_recipe(recipe)
-            self._check_direction(offer, self.direction)
             self._moves = not self._settings.is_auto and offer.recipe is not None
             return
         direction: Direction = self.direction_of(offer) if recipe is None else "gradient"
-        self._check_direction(offer, direction)
+        self._check_features(offer, recipe, direction)
         self._decide(recipe, direction)
 
     @property
@@ -130,7 +130,7 @@ class RuleChoice:
 
     def direction_of(self, offer: Offer) -> Direction:
         """The direction of a run whose first worker is this one, which has no recipe."""
-        return self._settings.given_direction or ("auto" if "auto" in offer.directions else "gradient")
+        return self._settings.given_direction or ("auto" if direction_feature("auto") in offer.features else "gradient")
 
     @property
     def record(self) -> dict[str, Any] | None:
@@ -227,17 +227,41 @@ class RuleChoice:
         if difference:
             raise RefusedError(Reason.RECIPE, f"{difference}: {fix}", metadata={"difference": difference[:1024]})
 
-    def _check_direction(self, offer: Offer, direction: str) -> None:
-        clip_norm = self._settings.clip_norm
-        if (direction != "gradient" or clip_norm) and direction not in offer.directions:
-            fix = "start the server without both"
-            if self._settings.given_direction is None:
-                fix = "start the server with --direction gradient"
-            raise RefusedError(
-                Reason.DIRECTION,
-                f"{offer.agent or 'this worker'} does not announce the run's --direction {direction} with --clip-norm "
-                f"{clip_norm:g}: use ParameterServer of this gemps version, or {fix}",
-            )
+    @property
+    def needed_features(self) -> Mapping[str, str]:
+        """What a worker must have to commit by the decision: by feature the server option that asks for it."""
+        return self._needed_features(self.recipe, self.direction)
+
+    def _needed_features(self, recipe: Recipe | None, direction: str) -> Mapping[str, str]:
+        step = self.rule.worker_step.with_direction(direction)
+        needed = {}
+        if recipe is not None:
+            needed[features.RECIPE] = "--rule auto"
+        if direction != "gradient":
+            needed[direction_feature(direction)] = f"--direction {direction}"
+        if self._settings.clip_norm:
+            needed[features.CLIP_NORM] = f"--clip-norm {self._settings.clip_norm:g}"
+        if step.local_steps > 1:
+            needed[features.LOCAL_STEPS] = f"--local-steps {step.local_steps}"
+        if step.local_steps > 1 and step.preconditioned:
+            needed[features.PRECONDITIONED_LOCAL_STEPS] = f"--local-steps {step.local_steps}"
+        return needed
+
+    def _check_features(self, offer: Offer, recipe: Recipe | None, direction: str) -> None:
+        needed = self._needed_features(recipe, direction)
+        check_features({name: why for name, why in needed.items() if name not in offer.features})
+
+
+def check_features(missing: Mapping[str, str]) -> None:
+    """Raise RefusedError (FEATURE) if a worker lacks any; `missing` has by feature the option that asks for it."""
+    if missing:
+        names, options = ", ".join(missing), " and ".join(dict.fromkeys(missing.values()))
+        raise RefusedError(
+            Reason.FEATURE,
+            f"this run needs features that the worker does not announce in Join ({names}): use a worker that has them, "
+            f"or start the server without {options}",
+            metadata={"missing": names},
+        )
 
 
 def _direction(name: object) -> Direction:

@@ -543,10 +543,11 @@ class Server:
             journal=self.persistence.journal,
             ordering=self._ordering,
             recipe=self.recipe,
+            rule=self.rule,
         )
-        return CommitHandler(self._contexts, commit_service, self.settings.limits.chunk_bytes)
+        return CommitHandler(self._contexts, commit_service, self.staging, self.settings.limits.chunk_bytes)
 
-    def service(self) -> handlers.Service:
+    def service(self) -> tuple[handlers.Service, ...]:
         """Return handlers of all calls."""
         contexts, persistence, chunk_bytes = self._contexts, self.persistence, self.settings.limits.chunk_bytes
         initialize_service = InitializeService(

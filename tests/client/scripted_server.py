@@ -22,7 +22,14 @@ from typing import Any
 import grpc
 import numpy as np
 from gem_worker.client.messages import layout_to_wire
-from gemps.framing import before_chunk, split_chunk
+from gemps.framing import (
+    COMMIT_REQUEST_CHUNK,
+    COMMIT_RESPONSE_CHUNK,
+    INITIALIZE_REQUEST_CHUNK,
+    PULL_RESPONSE_CHUNK,
+    chunk_head,
+    split_chunk,
+)
 from gemps.v1 import commit_pb2, parameters_pb2, run_pb2, session_pb2, transfer_pb2
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
@@ -150,7 +157,7 @@ class ScriptedServer:
             "Pull": grpc.unary_stream_rpc_method_handler(self._pull, parameters_pb2.PullRequest.FromString, None),
             "Commit": grpc.stream_stream_rpc_method_handler(self._commit, None, None),
         }
-        generic = grpc.method_handlers_generic_handler("gemps.v1.ParameterServerService", handlers)
+        generic = grpc.method_handlers_generic_handler("gemps.v1.WorkerService", handlers)
         server.add_generic_rpc_handlers((generic,))
         self._port = server.add_insecure_port(f"127.0.0.1:{self._port}")
         server.start()
@@ -201,6 +208,7 @@ class ScriptedServer:
             chunk_bytes=self.chunk_bytes,
             last_applied_sequence=session.last_applied,
             has_parameters=self.theta is not None,
+            layout_digest=self.layout.digest,
             next_eta=0.1,
             progress=self.progress,
         )
@@ -229,20 +237,18 @@ class ScriptedServer:
         header: parameters_pb2.InitializeHeader | None = None
         footer: transfer_pb2.Footer | None = None
         for message in messages:
-            rest, offset, data = split_chunk(message, 2)
+            rest, data = split_chunk(message, INITIALIZE_REQUEST_CHUNK)
             fields = parameters_pb2.InitializeRequest.FromString(rest)
             if fields.HasField("header"):
                 header = fields.header
                 self._session(header.session_id, context)
             if data is not None:
-                assert offset == len(received)
                 received += data
             if fields.HasField("footer"):
                 footer = fields.footer
         assert header is not None
         assert footer is not None
-        assert header.byte_count == footer.byte_count
-        assert (footer.byte_count, footer.crc32c) == (len(received), crc32c(received))
+        assert (header.byte_count, footer.crc32c) == (len(received), crc32c(received))
         outcome = parameters_pb2.INITIALIZE_OUTCOME_ALREADY_INITIALIZED
         if self.theta is None:
             self.theta = np.frombuffer(received, np.float32, self.layout.parameter_count).copy()
@@ -263,11 +269,11 @@ class ScriptedServer:
         elif request.resume_version != session.version:
             _abort(context, Refusal(grpc.StatusCode.FAILED_PRECONDITION, "STALE_BASE"))
         parts = self._parameters(session, request.resume_offset)
-        for index, (header, offset, data, footer) in enumerate(parts):
+        for index, (header, data, footer) in enumerate(parts):
             self._pass("pull-chunk", context)
             first = header if index == 0 else None
             rest = parameters_pb2.PullResponse(header=first, footer=footer).SerializeToString()
-            yield before_chunk(rest, 2, offset, len(data)) + data
+            yield rest + chunk_head(PULL_RESPONSE_CHUNK, len(data)) + data
 
     def _commit(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         self.calls.append("Commit")
@@ -282,7 +288,7 @@ class ScriptedServer:
         message = next(messages, None)
         if message is None:
             raise EndQuietlyError
-        rest, _, data = split_chunk(message, 2)
+        rest, data = split_chunk(message, COMMIT_REQUEST_CHUNK)
         request = commit_pb2.CommitRequest.FromString(rest)
         header = request.header
         self.headers.append(request)
@@ -311,20 +317,19 @@ class ScriptedServer:
         self._pass("committed", context)
         if session.version is None:
             session.snapshot, session.version = self.state(), self.version()
-        for index, (parameters, offset, chunk, footer) in enumerate(self._parameters(session, 0)):
+        for index, (parameters, chunk, footer) in enumerate(self._parameters(session, 0)):
             self._pass("reply-chunk", context)
             fields = commit_pb2.CommitResponse(footer=footer)
             if index == 0:
                 fields.verdict.CopyFrom(verdict)
                 fields.parameters.CopyFrom(parameters)
-            yield before_chunk(fields.SerializeToString(), 4, offset, len(chunk)) + chunk
+            yield fields.SerializeToString() + chunk_head(COMMIT_RESPONSE_CHUNK, len(chunk)) + chunk
 
     def _receive(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> bytearray:
         received = bytearray()
         for message in messages:
-            rest, offset, data = split_chunk(message, 2)
+            rest, data = split_chunk(message, COMMIT_REQUEST_CHUNK)
             assert data is not None
-            assert offset == len(received)
             received += data
             self._pass("commit-chunk", context)
             fields = commit_pb2.CommitRequest.FromString(rest)
@@ -357,7 +362,7 @@ class ScriptedServer:
 
     def _parameters(
         self, session: Session, start: int
-    ) -> Iterator[tuple[transfer_pb2.ParametersHeader, int, memoryview, transfer_pb2.Footer | None]]:
+    ) -> Iterator[tuple[transfer_pb2.ParametersHeader, memoryview, transfer_pb2.Footer | None]]:
         format_ = PayloadFormat(self.layout, WireType.FLOAT32)
         data = memoryview(session.snapshot)
         assert session.version is not None
@@ -365,20 +370,19 @@ class ScriptedServer:
             version=session.version,
             wire_type=transfer_pb2.WIRE_TYPE_FLOAT32,
             byte_count=format_.byte_count,
-            offset=start,
             layout_digest=self.layout.digest,
             layout=layout_to_wire(self.layout),
         )
         cuts = list(format_.cut(self.chunk_bytes, start))
-        for count, (offset, end) in enumerate(cuts, 1):
+        for offset, end in cuts:
             footer = None
             if end == format_.byte_count:
-                footer = transfer_pb2.Footer(byte_count=len(data), chunk_count=count, crc32c=crc32c(data))
+                footer = transfer_pb2.Footer(crc32c=crc32c(data))
             chunk = bytearray(data[offset:end])
             if self.damaged_chunks:
                 self.damaged_chunks -= 1
                 chunk[0] ^= 1
-            yield header, offset, memoryview(chunk), footer
+            yield header, memoryview(chunk), footer
 
 
 def _bytes(message: object) -> bytes:

@@ -120,7 +120,7 @@ def test_join_of_something_that_is_no_gemps_server_says_so(connect: Connect) -> 
     port = other.add_insecure_port("127.0.0.1:0")
     other.start()
     try:
-        with pytest.raises(ServerRefusedError, match="is it a gemps server"):
+        with pytest.raises(ServerRefusedError, match="which spoke a draft, or no gemps server"):
             connect(f"127.0.0.1:{port}", SMALL).client.join()
     finally:
         other.stop(0).wait()

@@ -19,7 +19,7 @@ from gem_worker.client import (
     ServerRefusedError,
     SupersededError,
 )
-from gemps.v1 import commit_pb2, parameter_server_pb2_grpc, transfer_pb2
+from gemps.v1 import commit_pb2, transfer_pb2, worker_pb2_grpc
 
 from gem_core.checksum import crc32c
 from gem_core.layout import Layout
@@ -313,8 +313,8 @@ def test_interrupted_commit_that_waits_for_its_turn_until_the_next_pull_is_count
     assert version is not None
     header = commit_pb2.CommitHeader(session_id=first.session_id, wire_type=1, byte_count=len(data))
     header.base_version.CopyFrom(version.to_wire())
-    chunk = transfer_pb2.Chunk(data=data)
-    footer = transfer_pb2.Footer(byte_count=len(data), chunk_count=1, crc32c=crc32c(data))
+    chunk = data
+    footer = transfer_pb2.Footer(crc32c=crc32c(data))
     sent: queue.SimpleQueue[commit_pb2.CommitRequest | None] = queue.SimpleQueue()
 
     def interrupt() -> None:
@@ -333,7 +333,7 @@ def test_interrupted_commit_that_waits_for_its_turn_until_the_next_pull_is_count
                 sent.put(commit_pb2.CommitRequest(header=header, chunk=chunk, footer=footer))
 
     with grpc.insecure_channel(server.address) as channel:
-        call = parameter_server_pb2_grpc.ParameterServerServiceStub(channel).Commit(iter(sent.get, None))
+        call = worker_pb2_grpc.WorkerServiceStub(channel).Commit(iter(sent.get, None))
         header.sequence = 1
         sent.put(commit_pb2.CommitRequest(header=header))
         assert next(call).HasField("proceed")

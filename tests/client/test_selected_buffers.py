@@ -28,12 +28,11 @@ BUFFERS = bytes(range(1, 33))
 PARTIAL = PARAMETERS + BUFFERS[20:28]
 
 
-def header(data: bytes, offset: int = 0, selection: Selection | None = None) -> transfer_pb2.ParametersHeader:
+def header(data: bytes, selection: Selection | None = None) -> transfer_pb2.ParametersHeader:
     made = transfer_pb2.ParametersHeader(
         version=transfer_pb2.Version(incarnation=7, clock=42),
         wire_type=transfer_pb2.WIRE_TYPE_FLOAT32,
         byte_count=len(data),
-        offset=offset,
         layout_digest=LAYOUT.digest,
     )
     if selection is not None:
@@ -53,8 +52,8 @@ def test_the_buffers_that_came_follow_the_parameters() -> None:
     for selection, data in ((COUNT_ALONE, PARTIAL), (Selection(()), PARAMETERS), (None, PARAMETERS + BUFFERS)):
         reply.reset()
         reply.announce(header(data, selection=selection))
-        reply.add(0, data)
-        reply.finish(transfer_pb2.Footer(byte_count=len(data), chunk_count=1, crc32c=crc32c(data)))
+        reply.add(data)
+        reply.finish(transfer_pb2.Footer(crc32c=crc32c(data)))
         assert reply.buffers == selection
         assert bytes(reply.parameters[: len(data)]) == data
         assert reply.rest is None if selection is None else bytes(reply.rest or b"") == data[32:]
@@ -65,14 +64,14 @@ def test_a_torn_reply_is_completed_with_all_buffers(torn_at: int) -> None:
     reply = receiver()
     reply.announce(header(PARTIAL, selection=COUNT_ALONE))
     if torn_at:
-        reply.add(0, PARTIAL[:torn_at])
+        reply.add(PARTIAL[:torn_at])
     resumed = reply.received
     assert resumed == (0 if torn_at > 32 else torn_at)
     assert reply.version == Version(7, 42)
     data = PARAMETERS + BUFFERS
-    reply.announce(header(data, offset=resumed))
-    reply.add(resumed, data[resumed:])
-    reply.finish(transfer_pb2.Footer(byte_count=len(data), chunk_count=1, crc32c=crc32c(data)))
+    reply.announce(header(data))
+    reply.add(data[resumed:])
+    reply.finish(transfer_pb2.Footer(crc32c=crc32c(data)))
     assert (bytes(reply.parameters), reply.buffers, reply.rest) == (data, None, None)
 
 

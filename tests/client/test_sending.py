@@ -9,8 +9,8 @@ import pytest
 from gem_worker.client.commit_call import RequestFeed
 from gem_worker.client.send import ChunkMessage, watched_messages
 from gem_worker.client.watchdog import Watched
-from gemps.framing import split_chunk
-from gemps.v1 import commit_pb2
+from gemps.framing import COMMIT_REQUEST_CHUNK, split_chunk
+from gemps.v1 import commit_pb2, transfer_pb2
 
 from gem_core.checksum import crc32c
 from gem_core.chunking import ScaledSplitter
@@ -37,7 +37,7 @@ class Counted(Watched):
 def messages_of(watched: Watched) -> RequestFeed:
     source = ScaledSplitter(PayloadFormat(LARGE, WireType.FLOAT32), LARGE_CHUNK_BYTES).load(payload(LARGE, 1.0))
     feed = RequestFeed()
-    feed.put(watched_messages(source, 2, commit_pb2.CommitRequest(), watched, sequence=9))
+    feed.put(watched_messages(source, COMMIT_REQUEST_CHUNK, commit_pb2.CommitRequest(), watched, sequence=9))
     feed.put([(b"ne", b"xt", True)])
     return feed
 
@@ -100,13 +100,12 @@ def test_chunks_join_to_the_payload_and_only_the_last_has_the_footer() -> None:
     received = bytearray()
     footers = []
     for message in itertools.islice(messages_of(Counted()), LARGE_CHUNKS):
-        rest, offset, data = split_chunk(message, 2)
+        rest, data = split_chunk(message, COMMIT_REQUEST_CHUNK)
         assert data is not None
-        assert offset == len(received)
         received += data
         fields = commit_pb2.CommitRequest.FromString(rest)
         footers.append(fields.footer if fields.HasField("footer") else None)
     assert received == payload(LARGE, 1.0)
     *others, last = footers
     assert others == [None] * (LARGE_CHUNKS - 1)
-    assert (last.byte_count, last.chunk_count, last.crc32c) == (len(received), LARGE_CHUNKS, crc32c(received))
+    assert last == transfer_pb2.Footer(crc32c=crc32c(received))

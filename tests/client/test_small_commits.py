@@ -12,7 +12,7 @@ import pytest
 from gem_worker.client import Client, EventKind
 from gem_worker.client.errors import ServerMisbehavedError
 from gem_worker.client.messages import Version
-from gem_worker.client.outgoing_commit import ChunkedCommit, Delta
+from gem_worker.client.outgoing_commit import NO_STEPS, ChunkedCommit, Delta
 from gem_worker.client.receive import ParametersReceiver
 from gem_worker.client.watchdog import Watched
 from gemps.v1 import commit_pb2, transfer_pb2
@@ -48,7 +48,7 @@ class InterruptedByTest(BaseException):
 
 
 def delta_of(data: bytes, **changes: object) -> Delta:
-    return Delta(3, Version(7, 41), memoryview(data), None, 0, None, 0)._replace(**changes)
+    return Delta(3, Version(7, 41), memoryview(data), None, 0, None, NO_STEPS)._replace(**changes)
 
 
 def message_of(data: bytes, **header: object) -> commit_pb2.CommitRequest:
@@ -60,10 +60,10 @@ def message_of(data: bytes, **header: object) -> commit_pb2.CommitRequest:
             byte_count=len(data),
             **header,  # type: ignore[arg-type]
         ),
-        footer=transfer_pb2.Footer(byte_count=len(data), chunk_count=1 if data else 0, crc32c=crc32c(data)),
+        footer=transfer_pb2.Footer(crc32c=crc32c(data)),
     )
     if data:
-        request.chunk.data = data
+        request.chunk = data
     return request
 
 
@@ -98,7 +98,7 @@ def test_a_repeat_is_the_same_bytes_and_the_question_its_header(scale: float | N
     expected = commit_pb2.CommitRequest()
     expected.CopyFrom(first)
     expected.header.payload_crc32c = first.footer.crc32c
-    assert first.footer.crc32c == crc32c(first.chunk.data)
+    assert first.footer.crc32c == crc32c(first.chunk)
     for _ in range(2):
         assert sent_first(made) == expected
     assert commit_pb2.CommitRequest.FromString(made.question()) == commit_pb2.CommitRequest(header=expected.header)
@@ -153,8 +153,8 @@ def reply_of(data: bytes) -> commit_pb2.CommitResponse:
             byte_count=len(data),
             layout_digest=SMALL.digest,
         ),
-        chunk=transfer_pb2.Chunk(data=data),
-        footer=transfer_pb2.Footer(byte_count=len(data), chunk_count=1, crc32c=crc32c(data)),
+        chunk=data,
+        footer=transfer_pb2.Footer(crc32c=crc32c(data)),
     )
 
 
@@ -178,30 +178,27 @@ def other_digest(reply: commit_pb2.CommitResponse) -> None:
 
 
 def other_bytes(reply: commit_pb2.CommitResponse) -> None:
-    reply.chunk.data = b"!" + reply.chunk.data[1:]
+    reply.chunk = b"!" + reply.chunk[1:]
 
 
 def short(reply: commit_pb2.CommitResponse) -> None:
-    reply.chunk.data = reply.chunk.data[:-4]
-    reply.footer.crc32c = crc32c(reply.chunk.data)
+    reply.chunk = reply.chunk[:-4]
+    reply.footer.crc32c = crc32c(reply.chunk)
 
 
 def short_everywhere(reply: commit_pb2.CommitResponse) -> None:
     short(reply)
-    reply.parameters.byte_count = reply.footer.byte_count = len(reply.chunk.data)
+    reply.parameters.byte_count = len(reply.chunk)
 
 
 WRONG: dict[str, tuple[Callable[[commit_pb2.CommitResponse], object], type[Exception]]] = {
     "other digest": (other_digest, ServerMisbehavedError),
     "other wire type": (lambda reply: setattr(reply.parameters, "wire_type", 2), ServerMisbehavedError),
-    "announced from the middle": (lambda reply: setattr(reply.parameters, "offset", 4), ServerMisbehavedError),
     "announced longer": (lambda reply: setattr(reply.parameters, "byte_count", 36), ServerMisbehavedError),
     "announced in shared memory": (lambda reply: reply.parameters.shared_memory.SetInParent(), ServerMisbehavedError),
     "shorter in all its parts": (short_everywhere, ServerMisbehavedError),
-    "chunk elsewhere": (lambda reply: setattr(reply.chunk, "offset", 4), CoreError),
     "chunk too short": (short, CoreError),
-    "footer of other bytes": (lambda reply: setattr(reply.footer, "byte_count", 28), CoreError),
-    "footer of two chunks": (lambda reply: setattr(reply.footer, "chunk_count", 2), CoreError),
+    "chunk too long": (lambda reply: setattr(reply, "chunk", reply.chunk + bytes(4)), CoreError),
     "footer of another sum": (lambda reply: setattr(reply.footer, "crc32c", 1), ChecksumError),
     "damaged bytes": (other_bytes, ChecksumError),
 }
@@ -218,7 +215,7 @@ def test_a_reply_that_is_wrong_is_refused(wrong: str) -> None:
 
 def split_message(receiver: ParametersReceiver, reply: commit_pb2.CommitResponse) -> None:
     receiver.announce(reply.parameters)
-    receiver.add(reply.chunk.offset, memoryview(reply.chunk.data))
+    receiver.add(memoryview(reply.chunk))
     receiver.finish(reply.footer)
 
 

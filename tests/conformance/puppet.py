@@ -17,7 +17,7 @@ from gem_conformance.shards import ShardGroup
 from gem_conformance.talk import NotSpokenError
 from gem_conformance.task import Task
 from gem_conformance.wire import Event, Kind, Wire
-from gemps.v1 import commit_pb2, parameter_server_pb2_grpc, parameters_pb2, session_pb2, transfer_pb2
+from gemps.v1 import commit_pb2, parameters_pb2, session_pb2, transfer_pb2, worker_pb2_grpc
 from numpy.typing import NDArray
 
 from gem_core.checksum import crc32c
@@ -49,7 +49,7 @@ class Puppet:
         self.buffers = b""
         self._wire = wire
         self.channel = grpc.insecure_channel(wire.address)
-        self.stub: Any = parameter_server_pb2_grpc.ParameterServerServiceStub(self.channel)  # type: ignore[no-untyped-call]
+        self.stub: Any = worker_pb2_grpc.WorkerServiceStub(self.channel)  # type: ignore[no-untyped-call]
         self._said: queue.Queue[commit_pb2.CommitRequest | None] = queue.Queue()
         self._call: Any = None
         self._calls: list[Any] = []
@@ -83,14 +83,13 @@ class Puppet:
         return answer
 
     def initialize(self, data: bytes, *, chunk_bytes: int = 70_000) -> parameters_pb2.InitializeResponse:
-        footer = transfer_pb2.Footer(byte_count=len(data), chunk_count=0, crc32c=crc32c(data))
+        footer = transfer_pb2.Footer(crc32c=crc32c(data))
         header = parameters_pb2.InitializeHeader(session_id=self.session_id, byte_count=len(data))
         messages = [parameters_pb2.InitializeRequest(header=header)]
         payload = PayloadFormat(self.layout, WireType.FLOAT32)
         for start, end in payload.cut(chunk_bytes):
-            chunk = transfer_pb2.Chunk(offset=start, data=data[start:end])
+            chunk = data[start:end]
             messages.append(parameters_pb2.InitializeRequest(chunk=chunk))
-            footer.chunk_count += 1
         messages.append(parameters_pb2.InitializeRequest(footer=footer))
         answer: parameters_pb2.InitializeResponse = self.stub.Initialize(iter(messages), timeout=_SECONDS)
         return answer
@@ -102,7 +101,7 @@ class Puppet:
         for message in self.stub.Pull(parameters_pb2.PullRequest(**request), timeout=_SECONDS):
             if message.HasField("header"):
                 self.version = message.header.version
-            data += message.chunk.data
+            data += message.chunk
         if not changes.get("resume_offset"):
             self.hold(bytes(data))
 
@@ -136,25 +135,20 @@ class Puppet:
         }
         return commit_pb2.CommitHeader(**(fields | changes))
 
-    def footer(self, data: bytes, chunks: int, **changes: Any) -> transfer_pb2.Footer:
-        fields = {"byte_count": len(data), "chunk_count": chunks, "crc32c": crc32c(data)}
+    def footer(self, data: bytes, **changes: Any) -> transfer_pb2.Footer:
+        fields = {"crc32c": crc32c(data)}
         return transfer_pb2.Footer(**(fields | changes))
 
     def whole(self, data: bytes | None = None, **changes: Any) -> commit_pb2.CommitRequest:
         data = self.delta() if data is None else data
-        return commit_pb2.CommitRequest(
-            header=self.header(**changes), chunk=transfer_pb2.Chunk(data=data), footer=self.footer(data, 1)
-        )
+        return commit_pb2.CommitRequest(header=self.header(**changes), chunk=data, footer=self.footer(data))
 
     def chunks(self, data: bytes | None = None, chunk_bytes: int = 70_000) -> list[commit_pb2.CommitRequest]:
         """What follows proceed."""
         data = self.delta() if data is None else data
         cuts = list(self.payload.cut(chunk_bytes))
-        found = [
-            commit_pb2.CommitRequest(chunk=transfer_pb2.Chunk(offset=start, data=data[start:end]))
-            for start, end in cuts
-        ]
-        return [*found, commit_pb2.CommitRequest(footer=self.footer(data, len(cuts)))]
+        found = [commit_pb2.CommitRequest(chunk=data[start:end]) for start, end in cuts]
+        return [*found, commit_pb2.CommitRequest(footer=self.footer(data))]
 
     def say(self, *messages: commit_pb2.CommitRequest) -> None:
         """On the commit stream, which is opened when there is none."""
@@ -188,7 +182,7 @@ class Puppet:
                 self.eta, self.applied = verdict.next_eta, verdict.sequence
             if answer.HasField("parameters"):
                 self.version = answer.parameters.version
-            data += answer.chunk.data
+            data += answer.chunk
             if answer.HasField("footer"):
                 self.hold(bytes(data))
                 return verdict

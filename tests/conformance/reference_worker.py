@@ -20,7 +20,6 @@ import random
 import sys
 import time
 import zlib
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, auto
 from pathlib import Path
@@ -32,11 +31,11 @@ import numpy as np
 from gemps.v1 import (
     commit_pb2,
     layout_pb2,
-    parameter_server_pb2_grpc,
     parameters_pb2,
     run_pb2,
     session_pb2,
     transfer_pb2,
+    worker_pb2_grpc,
 )
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
@@ -220,25 +219,12 @@ class Format:
         self.count = sum(tensor.elements for tensor in by_kind["parameter"])
         unit = {FLOAT32: 4, BFLOAT16: 2}[wire_type]
         self.parameter_bytes = self.count * unit
-        # Where a run of elements begins, and how many bytes each has: chunks are cut between two of them.
-        self._starts, self._units, end = [0], [unit], self.parameter_bytes
-        for tensor in by_kind["buffer"]:
-            if tensor.byte_count:
-                self._starts.append(end)
-                self._units.append(ELEMENT_BYTES[tensor.element_type])
-                end += tensor.byte_count
-        self.byte_count = end
+        self.byte_count = self.parameter_bytes + sum(tensor.byte_count for tensor in by_kind["buffer"])
 
-    def cut(self, payload: bytes, chunk_bytes: int) -> Iterator[transfer_pb2.Chunk]:
-        """The payload as chunks of at most so many bytes."""
-        start = 0
-        while start < len(payload):
-            end = min(start + chunk_bytes, len(payload))
-            if end < len(payload):
-                at = bisect_right(self._starts, end) - 1
-                end -= (end - self._starts[at]) % self._units[at]
-            yield transfer_pb2.Chunk(offset=start, data=payload[start:end])
-            start = end
+
+def cut(payload: bytes, chunk_bytes: int) -> list[bytes]:
+    """The payload as chunks of so many bytes."""
+    return [payload[start : start + chunk_bytes] for start in range(0, len(payload), chunk_bytes)]
 
 
 class Incoming:
@@ -249,10 +235,9 @@ class Incoming:
         self._digest = digest
         self.version: transfer_pb2.Version | None = None
         self.data = bytearray()
-        self._chunks = 0
 
     def announce(self, header: transfer_pb2.ParametersHeader) -> None:
-        """Check the header against what was asked for. A header at offset 0 begins anew.
+        """Check the header against what was asked for.
 
         Raises:
             Hopeless: the parameters are another model's.
@@ -262,24 +247,19 @@ class Incoming:
             raise Hopeless("the digest of the server's layout is not that of this worker's: it is another model")
         if header.wire_type != self.format.wire_type or header.byte_count != self.format.byte_count:
             raise Hopeless("the server sends parameters of another wire type or size than this worker's")
-        if header.offset == 0:
-            self.data.clear()
-        elif header.offset != len(self.data) or header.version != self.version:
-            raise TornCallError("the server resumed the transfer at another offset")
+        if self.version is not None and header.version != self.version:
+            raise TornCallError("the server resumed the transfer with another version")
         self.version = header.version
-        self._chunks = 0
 
-    def add(self, chunk: transfer_pb2.Chunk) -> None:
-        """One more chunk. Raises TornCallError when it does not follow the one before."""
-        if self.version is None or chunk.offset != len(self.data) or not chunk.data:
-            raise TornCallError(f"a chunk of offset {chunk.offset} came where {len(self.data)} bytes had come")
-        self.data += chunk.data
-        self._chunks += 1
+    def add(self, chunk: bytes) -> None:
+        """One more chunk. Raises TornCallError when it comes before the header."""
+        if self.version is None:
+            raise TornCallError("a chunk came before the header")
+        self.data += chunk
 
     def finish(self, footer: transfer_pb2.Footer) -> tuple[Floats, bytes]:
         """PARAMETERs as float32; the bytes of the BUFFERs. Raises TornCallError."""
-        expected = (len(self.data), self._chunks, google_crc32c.value(bytes(self.data)))
-        if (footer.byte_count, footer.chunk_count, footer.crc32c) != expected or expected[0] != self.format.byte_count:
+        if (len(self.data), google_crc32c.value(bytes(self.data))) != (self.format.byte_count, footer.crc32c):
             raise TornCallError("the footer does not match what came")
         parameters = bytes(self.data[: self.format.parameter_bytes])
         rest = bytes(self.data[self.format.parameter_bytes :])
@@ -372,7 +352,7 @@ class Worker:
             ("grpc.enable_http_proxy", 0),
         ]
         self.channel = grpc.insecure_channel(address, options=options)
-        self.stub = parameter_server_pb2_grpc.ParameterServerServiceStub(self.channel)
+        self.stub = worker_pb2_grpc.WorkerServiceStub(self.channel)
 
     def run(self) -> None:
         """Train until the run is finished, then leave."""
@@ -496,10 +476,10 @@ class Worker:
     def checksum(self, payload: bytes) -> int:
         return zlib.crc32(payload) if self.fault is Fault.WRONG_CHECKSUM else google_crc32c.value(payload)
 
-    def footer(self, payload: bytes, chunks: int) -> transfer_pb2.Footer | None:
+    def footer(self, payload: bytes) -> transfer_pb2.Footer | None:
         if self.fault is Fault.NO_FOOTER:
             return None
-        return transfer_pb2.Footer(byte_count=len(payload), chunk_count=chunks, crc32c=self.checksum(payload))
+        return transfer_pb2.Footer(crc32c=self.checksum(payload))
 
     def initialize(self) -> None:
         """Upload the first parameters, until some are there: these, or another worker's."""
@@ -511,11 +491,9 @@ class Worker:
         def messages() -> Iterator[parameters_pb2.InitializeRequest]:
             header = parameters_pb2.InitializeHeader(session_id=self.session_id, byte_count=len(payload))
             yield parameters_pb2.InitializeRequest(header=header)
-            chunks = 0
-            for chunk in format_.cut(payload, self.membership.chunk_bytes):
+            for chunk in cut(payload, self.membership.chunk_bytes):
                 yield parameters_pb2.InitializeRequest(chunk=chunk)
-                chunks += 1
-            if (footer := self.footer(payload, chunks)) is not None:
+            if (footer := self.footer(payload)) is not None:
                 yield parameters_pb2.InitializeRequest(footer=footer)
 
         try:
@@ -556,9 +534,8 @@ class Worker:
         """Do what the refusal of a pull asks for; whether there was such a thing, so that the pull begins anew."""
         if refusal.reason == "STALE_BASE" and resumed:
             return True
-        if refusal.reason == "SUPERSEDED":
+        if refusal.reason == "NEWER_CALL":
             self.back_off(refusal)
-            self.heartbeat()
             return True
         if refusal.reason in LOST_SESSION:
             self.back_off(refusal)
@@ -590,7 +567,7 @@ class Worker:
         try:
             if message.HasField(header):
                 transfer.announce(getattr(message, header))
-            if message.HasField("chunk"):
+            if message.chunk:
                 transfer.add(message.chunk)
             if not message.HasField("footer"):
                 return False
@@ -663,8 +640,7 @@ class Worker:
         elif refusal.reason in LOST_SESSION or refusal.reason == "SEQUENCE_GAP":
             self.back_off(refusal)
             self.join_again()
-        elif refusal.reason == "SUPERSEDED":
-            # By a newer call of this session; or by another process, and then the heartbeat is refused, too.
+        elif refusal.reason == "NEWER_CALL":
             self.back_off(refusal)
             self.heartbeat()
         else:
@@ -677,11 +653,9 @@ class Worker:
         if self.stream is None:
             self.stream = CommitCall(self.stub)
         stream = self.stream
-        format_ = Format(self.layout, header.wire_type)
         if len(payload) <= WHOLE_BYTES and not header_alone:
-            chunk = transfer_pb2.Chunk(offset=0, data=payload) if payload else None
-            footer = self.footer(payload, 1 if payload else 0)
-            stream.send([commit_pb2.CommitRequest(header=header, chunk=chunk, footer=footer)])
+            footer = self.footer(payload)
+            stream.send([commit_pb2.CommitRequest(header=header, chunk=payload, footer=footer)])
             if footer is None:
                 stream.half_close()
             message = stream.receive()
@@ -691,7 +665,7 @@ class Worker:
             if message.HasField("proceed"):
                 if message.proceed.sequence != header.sequence:
                     raise Hopeless("the server lets another commit proceed than the one that was announced")
-                stream.send(self.rest(format_, payload))
+                stream.send(self.rest(payload))
                 if self.fault is Fault.NO_FOOTER:
                     stream.half_close()
                 message = stream.receive()
@@ -706,13 +680,12 @@ class Worker:
             message = stream.receive()
         self.previous = before
 
-    def rest(self, format_: Format, payload: bytes) -> Iterator[commit_pb2.CommitRequest]:
+    def rest(self, payload: bytes) -> Iterator[commit_pb2.CommitRequest]:
         """The chunks, and the footer with the last one."""
-        chunks = list(format_.cut(payload, self.membership.chunk_bytes))
+        chunks = cut(payload, self.membership.chunk_bytes)
         for chunk in chunks[:-1]:
             yield commit_pb2.CommitRequest(chunk=chunk)
-        last = chunks[-1] if chunks else None
-        yield commit_pb2.CommitRequest(chunk=last, footer=self.footer(payload, len(chunks)))
+        yield commit_pb2.CommitRequest(chunk=b"".join(chunks[-1:]), footer=self.footer(payload))
 
 
 def main() -> int:

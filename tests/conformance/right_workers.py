@@ -181,7 +181,6 @@ def footers_without_chunks(puppet: Puppet) -> None:
     while True:
         whole = puppet.whole()
         whole.ClearField("chunk")
-        whole.footer.chunk_count = 0
         puppet.say(whole)
         if puppet.hear_reply().run_state == 3:
             return puppet.leave()

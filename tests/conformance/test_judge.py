@@ -40,15 +40,15 @@ def right(wire_type: WireType, eta: float = 0.05) -> tuple[PayloadFormat, bytes,
     )
 
 
-def pieces(payload: PayloadFormat, data: bytes, chunk_bytes: int) -> Iterator[transfer_pb2.Chunk]:
+def pieces(payload: PayloadFormat, data: bytes, chunk_bytes: int) -> Iterator[bytes]:
     for start, end in payload.cut(chunk_bytes):
-        yield transfer_pb2.Chunk(offset=start, data=data[start:end])
+        yield data[start:end]
 
 
-def take_all(upload: Upload, chunks: list[transfer_pb2.Chunk], footer: transfer_pb2.Footer) -> None:
+def take_all(upload: Upload, chunks: list[bytes], footer: transfer_pb2.Footer) -> None:
     for chunk in chunks:
         upload.receive(chunk, None)
-    upload.receive(None, footer)
+    upload.receive(b"", footer)
 
 
 def blamed(payload: PayloadFormat, data: bytes, expected: Expected) -> FaultName | None:
@@ -62,13 +62,13 @@ def blamed(payload: PayloadFormat, data: bytes, expected: Expected) -> FaultName
 @given(TYPES, st.integers(260, 2000))
 def test_a_payload_cut_anywhere_at_borders_is_taken_with_its_footer(wire_type: WireType, chunk_bytes: int) -> None:
     payload, data, expected = right(wire_type)
-    upload = Upload(payload, 2000, "commit 1")
+    upload = Upload(payload, "commit 1")
     chunks = list(pieces(payload, data, chunk_bytes))
     for chunk in chunks:
         assert not upload.is_complete
         upload.receive(chunk, None)
     assert upload.has_all_bytes
-    upload.receive(None, transfer_pb2.Footer(byte_count=len(data), chunk_count=len(chunks), crc32c=crc32c(data)))
+    upload.receive(b"", transfer_pb2.Footer(crc32c=crc32c(data)))
     assert upload.is_complete
     assert blamed(payload, bytes(upload.received), expected) is None
 
@@ -79,9 +79,9 @@ def test_a_chunk_left_out_or_sent_twice_is_blamed(wire_type: WireType, chunk_byt
     chunks = list(pieces(payload, data, chunk_bytes))
     index = draw.draw(st.integers(0, len(chunks) - 1))
     wrong = chunks[:index] + (chunks[index + 1 :] if draw.draw(st.booleans()) else [chunks[index], *chunks[index:]])
-    footer = transfer_pb2.Footer(byte_count=len(data), chunk_count=len(wrong), crc32c=crc32c(data))
+    footer = transfer_pb2.Footer(crc32c=crc32c(data))
     with pytest.raises(FaultError) as caught:
-        take_all(Upload(payload, 2000, "commit 1"), wrong, footer)
+        take_all(Upload(payload, "commit 1"), wrong, footer)
     assert caught.value.name in (FaultName.WRONG_CHUNK, FaultName.WRONG_SIZE)
 
 

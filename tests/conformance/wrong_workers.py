@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gem_conformance import FaultName, Place
 from gem_conformance.layouts import layout_to
-from gemps.v1 import commit_pb2, operations_pb2, parameters_pb2, transfer_pb2
+from gemps.v1 import commit_pb2, operations_pb2, parameters_pb2
 
 from gem_core.checksum import crc32c
 from gem_core.wire_types import WireType, encode
@@ -144,7 +144,7 @@ def does_nothing(puppet: Puppet) -> None:
 
 @wrong(FaultName.MALFORMED, "commit-small")
 def not_protobuf(puppet: Puppet) -> None:
-    join: Any = puppet.channel.unary_unary("/gemps.v1.ParameterServerService/Join")
+    join: Any = puppet.channel.unary_unary("/gemps.v1.WorkerService/Join")
     join(b"\xff\xff\xff", timeout=10)
 
 
@@ -153,7 +153,7 @@ def all_in_one_message(puppet: Puppet) -> None:
     begin(puppet)
     puppet.say(commit_pb2.CommitRequest(header=puppet.header()))
     puppet.hear()
-    puppet.say(commit_pb2.CommitRequest(chunk=transfer_pb2.Chunk(data=bytes(3 << 20))))
+    puppet.say(commit_pb2.CommitRequest(chunk=bytes(3 << 20)))
     puppet.hear()
 
 
@@ -260,26 +260,6 @@ def small_payload_cut_by_chunk_bytes(puppet: Puppet) -> None:
     puppet.hear()
 
 
-@wrong(FaultName.WRONG_CHUNK, "empty-payload")
-def chunk_of_no_bytes(puppet: Puppet) -> None:
-    puppet.join()
-    puppet.initialize(b"")
-    puppet.pull()
-    puppet.say(puppet.whole())
-    puppet.hear()
-
-
-@wrong(FaultName.WRONG_FOOTER, "empty-payload")
-def counts_a_chunk_that_there_is_not(puppet: Puppet) -> None:
-    puppet.join()
-    puppet.initialize(b"")
-    puppet.pull()
-    whole = puppet.whole()
-    whole.ClearField("chunk")
-    puppet.say(whole)
-    puppet.hear()
-
-
 @wrong(FaultName.OUT_OF_ORDER, "commit-large")
 def next_header_in_the_midst(puppet: Puppet) -> None:
     begin(puppet)
@@ -333,7 +313,7 @@ def footer_too_early(puppet: Puppet) -> None:
     puppet.hear()
 
 
-def large_with(chunk: Callable[[Puppet], transfer_pb2.Chunk]) -> Steps:
+def large_with(chunk: Callable[[Puppet], bytes]) -> Steps:
     def steps(puppet: Puppet) -> None:
         begin(puppet)
         puppet.say(commit_pb2.CommitRequest(header=puppet.header()))
@@ -345,10 +325,8 @@ def large_with(chunk: Callable[[Puppet], transfer_pb2.Chunk]) -> Steps:
 
 
 for illegal in (
-    lambda puppet: transfer_pb2.Chunk(offset=4, data=puppet.delta()[4:8]),
-    lambda puppet: transfer_pb2.Chunk(data=puppet.delta()[:70_004]),
-    lambda puppet: transfer_pb2.Chunk(data=puppet.delta()[:1001]),
-    lambda _: transfer_pb2.Chunk(),
+    lambda _: bytes((2 << 20) + 1),
+    lambda puppet: puppet.delta() + bytes(1),
 ):
     wrong(FaultName.WRONG_CHUNK, "commit-large")(large_with(illegal))
 
@@ -384,15 +362,6 @@ def next_header_instead_of_a_footer(puppet: Puppet) -> None:
     puppet.say(commit_pb2.CommitRequest(header=puppet.header()))
     puppet.hear()
     puppet.say(*puppet.chunks()[:-1], commit_pb2.CommitRequest(header=puppet.header()))
-    puppet.hear()
-
-
-@wrong(FaultName.WRONG_FOOTER, "commit-small")
-def miscounts_its_chunks(puppet: Puppet) -> None:
-    begin(puppet)
-    whole = puppet.whole()
-    whole.footer.chunk_count = 2
-    puppet.say(whole)
     puppet.hear()
 
 

@@ -178,18 +178,10 @@ def test_layouts_that_differ_in_values_of_frozen_tensors_only_are_told_from_othe
     assert ours.frozen_differences(layout(SHA256, SHA256, SHA256)) == ()
     other = layout(SHA256[::-1], SHA256, SHA256[::-1])
     assert ours.frozen_differences(other) == (1, 3)
-    assert other.with_frozen({1: SHA256, 3: SHA256}) == ours
     for different in (layout(SHA256, SHA256), layout(SHA256, SHA256, SHA256[::-1], shape=(4, 3))):
         assert ours.frozen_differences(different) is None
     trained = Layout([tensor("v"), *ours.tensors[1:]])
     assert ours.frozen_differences(trained) is None
-
-
-@pytest.mark.parametrize("values", [{0: SHA256}, {2: SHA256}, {-1: SHA256}, {1: SHA256[1:]}])
-def test_values_of_frozen_tensors_that_a_layout_does_not_have_are_refused(values: dict[int, bytes]) -> None:
-    layout = Layout([tensor("w"), tensor("base.weight", (3, 4), FROZEN, sha256=SHA256)])
-    with pytest.raises(LayoutError, match="tensor"):
-        layout.with_frozen(values)
 
 
 def test_description_with_a_constant_of_older_versions_is_refused_with_the_fix() -> None:

@@ -127,9 +127,9 @@ for wire_type in sorted(set(gem_core.WireType) - {gem_core.WireType.SHARED_MEMOR
     payload = gem_core.PayloadFormat(layout, wire_type)
     splitter = gem_core.Splitter(payload, np.ones(3, np.float32), b"", 1024)
     assembler = gem_core.DecodingAssembler(payload, np.zeros(3, np.float32), memoryview(b""))
-    for offset, data in splitter:
-        assembler.add(offset, data)
-    assembler.finish(payload.byte_count, splitter.chunk_count, splitter.crc32c)
+    for data in splitter:
+        assembler.add(data)
+    assembler.finish(splitter.crc32c)
 assert "create_rule" in dir(gem_core)
 for forbidden in ("numba", "torch", "grpc", "google.protobuf"):
     assert forbidden not in sys.modules, forbidden

@@ -109,13 +109,13 @@ def test_a_payload_is_split_and_assembled_alike(wire_type: WireType) -> None:
     payload = PayloadFormat(layout, wire_type)
     values = np.random.default_rng(0).normal(size=70_001).astype(np.float32)
     splitters = [Splitter(payload, values, b"", 10_000, codec=codec) for codec in (NUMPY, COMPILED)]
-    chunks = [[(offset, bytes(data)) for offset, data in splitter] for splitter in splitters]
+    chunks = [list(map(bytes, splitter)) for splitter in splitters]
     assert chunks[0] == chunks[1]
     arrived = np.empty(70_001, np.float32)
     assembler = DecodingAssembler(payload, arrived, memoryview(b""), COMPILED)
-    for offset, data in chunks[1]:
-        assembler.add(offset, memoryview(data))
-    assembler.finish(payload.byte_count, splitters[1].chunk_count, splitters[1].crc32c)
+    for data in chunks[1]:
+        assembler.add(memoryview(data))
+    assembler.finish(splitters[1].crc32c)
     expected = np.empty(70_001, np.float32)
     assert NUMPY.decode(wire_type, memoryview(b"".join(data for _, data in chunks[0])), expected) is None
     assert arrived.tobytes() == expected.tobytes()

@@ -54,17 +54,17 @@ class Transfer:
     parameters: NDArray[np.float32]
     rest: bytes
     chunk_bytes: int = 600
-    chunks: list[tuple[int, bytes]] = field(init=False)
-    footer: tuple[int, int, int] = field(init=False)
+    chunks: list[bytes] = field(init=False)
+    crc32c: int = field(init=False)
 
     def __post_init__(self) -> None:
         splitter = Splitter(self.payload, self.parameters, self.rest, self.chunk_bytes)
-        self.chunks = [(offset, bytes(data)) for offset, data in splitter]
-        self.footer = (self.payload.byte_count, splitter.chunk_count, splitter.crc32c)
+        self.chunks = list(map(bytes, splitter))
+        self.crc32c = splitter.crc32c
 
     @property
     def bytes(self) -> bytes:
-        return b"".join(data for _, data in self.chunks)
+        return b"".join(self.chunks)
 
     def decoder(self) -> tuple[DecodingAssembler, NDArray[np.float32], bytearray]:
         parameters = np.zeros(self.payload.layout.parameter_count, np.float32)
@@ -97,6 +97,7 @@ def awkward_transfer(wire_type: WireType = WireType.FLOAT32) -> Transfer:
 def deliver(assembler: Assembler, transfer: Transfer, data: bytes | None = None) -> None:
     """Add all of `data` (by default the payload as it was sent) in the transfer's chunks, then its footer."""
     view = memoryview(transfer.bytes if data is None else data)
-    for offset, chunk in transfer.chunks:
-        assembler.add(offset, view[offset : offset + len(chunk)])
-    assembler.finish(*transfer.footer)
+    for chunk in transfer.chunks:
+        assembler.add(view[: len(chunk)])
+        view = view[len(chunk) :]
+    assembler.finish(transfer.crc32c)

@@ -51,11 +51,7 @@ def version(clock: int) -> transfer_pb2.Version:
 
 
 def footer(payload: bytes) -> transfer_pb2.Footer:
-    return transfer_pb2.Footer(byte_count=len(payload), chunk_count=1, crc32c=slow.crc32c(payload))
-
-
-def chunk(payload: bytes) -> transfer_pb2.Chunk:
-    return transfer_pb2.Chunk(offset=0, data=payload)
+    return transfer_pb2.Footer(crc32c=slow.crc32c(payload))
 
 
 def parameters(clock: int, payload: bytes) -> transfer_pb2.ParametersHeader:
@@ -82,11 +78,12 @@ JOINED = session_pb2.JoinResponse(
     parameter_wire_type=transfer_pb2.WIRE_TYPE_FLOAT32,
     chunk_bytes=1 << 20,
     has_parameters=True,
+    layout_digest=DIGEST,
     next_eta=0.05,
     session_timeout_seconds=120.0,
 )
 PULL = parameters_pb2.PullRequest(session_id=SESSION_ID)
-PULLED = parameters_pb2.PullResponse(header=parameters(1, THETA), chunk=chunk(THETA), footer=footer(THETA))
+PULLED = parameters_pb2.PullResponse(header=parameters(1, THETA), chunk=THETA, footer=footer(THETA))
 COMMIT = commit_pb2.CommitRequest(
     header=commit_pb2.CommitHeader(
         session_id=SESSION_ID,
@@ -97,7 +94,7 @@ COMMIT = commit_pb2.CommitRequest(
         loss=2.5,
         samples=1,
     ),
-    chunk=chunk(DELTA),
+    chunk=DELTA,
     footer=footer(DELTA),
 )
 # Squares and their sum as float32, the root in double: as the kernels have it. The rule's first factor is exactly 1.
@@ -112,7 +109,7 @@ COMMITTED = commit_pb2.CommitResponse(
         progress=1.0,
     ),
     parameters=parameters(2, UPDATED),
-    chunk=chunk(UPDATED),
+    chunk=UPDATED,
     footer=footer(UPDATED),
 )
 MESSAGES: tuple[tuple[str, Message], ...] = (
@@ -133,8 +130,8 @@ def lane_block() -> str:
     for title, name, kind, message in (
         ("W -> S  HELLO", "HELLO", 1, HELLO),
         ("W <- S  WELCOME", "WELCOME", 2, WELCOME),
-        ("W -> S  MESSAGE: the commit's 74 bytes follow", "MESSAGE", 3, COMMIT),
-        ("W <- S  MESSAGE: the answer's 136 bytes follow", "MESSAGE", 3, COMMITTED),
+        ("W -> S  MESSAGE: the commit's 68 bytes follow", "MESSAGE", 3, COMMIT),
+        ("W <- S  MESSAGE: the answer's 139 bytes follow", "MESSAGE", 3, COMMITTED),
     ):
         raw = message.SerializeToString(deterministic=True)
         header = struct.pack("<IB", len(raw), kind)
@@ -191,7 +188,7 @@ def _content(field: FieldDescriptor, content: bytes) -> str:
     if field.type == FieldDescriptor.TYPE_BYTES:
         if field.name == "magic":
             return f'"{content.decode()}"'
-        if field.name == "data":
+        if field.name == "chunk":
             return "weight {:.7g} {:.7g}, steps {}".format(*struct.unpack("<2fq", content))
         return f"{len(content)} bytes"
     numbers, at = [], 0

@@ -28,10 +28,10 @@ from gemps.v1 import (
     commit_pb2,
     errors_pb2,
     layout_pb2,
-    parameter_server_pb2,
     parameters_pb2,
     session_pb2,
     transfer_pb2,
+    worker_pb2,
 )
 from google.protobuf.message import Message
 from pydantic import ValidationError
@@ -49,7 +49,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "protocol.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 PROTOS = ROOT / "proto" / "gemps" / "v1"
-SERVICE = "/gemps.v1.ParameterServerService/"
+SERVICE = "/gemps.v1.WorkerService/"
 HEADINGS = [
     "Connections and limits",
     "Versions",
@@ -182,7 +182,7 @@ def test_reasons_named_anywhere_exist() -> None:
 
 def test_the_refusals_of_calls_name_calls_and_reasons_that_exist() -> None:
     found = rows("Retries and exactly once", "call")
-    calls = {method.name for method in parameter_server_pb2.DESCRIPTOR.services_by_name[SERVICE[10:-1]].methods}
+    calls = {method.name for method in worker_pb2.DESCRIPTOR.services_by_name[SERVICE[10:-1]].methods}
     known = {value.name.removeprefix("ERROR_REASON_") for value in errors_pb2.ErrorReason.DESCRIPTOR.values}
     assert {name for row in found for name in re.findall(r"\b[A-Z][a-z]+\b", row[0])} <= calls
     assert {name for row in found for name in re.findall(r"\b[A-Z_]{5,}\b", row[1])} <= known
@@ -254,19 +254,6 @@ def test_every_file_of_vectors_is_told() -> None:
     assert all(files.values())
 
 
-def test_chunks_are_cut_as_the_table_says() -> None:
-    floats = TensorSpec("p", (3,), ElementType.FLOAT32, TensorKind.PARAMETER)
-    layouts = [
-        (Layout([floats, TensorSpec("b", (3,), ElementType.INT64, TensorKind.BUFFER)]), WireType.FLOAT32),
-        (Layout([TensorSpec("p", (600,), ElementType.FLOAT32, TensorKind.PARAMETER)]), WireType.INT4_BLOCK),
-    ]
-    table = rows("Chunks, footers and checksums", "payload")
-    for (layout, wire_type), (payload, chunk_bytes, chunks) in zip(layouts, table, strict=True):
-        format_ = PayloadFormat(layout, wire_type)
-        assert payload.endswith(f": {format_.byte_count} bytes")
-        assert chunks == " ".join(f"[{start}, {end})" for start, end in format_.cut(int(chunk_bytes)))
-
-
 def test_the_checksum_of_the_nine_digits_is_right() -> None:
     assert f"0x{crc32c(b'123456789'):08X}" in section("Chunks, footers and checksums")
 
@@ -291,12 +278,12 @@ def test_the_kit_waits_as_long_as_the_page_says() -> None:
 @pytest.mark.parametrize(
     ("flag", "tools", "made"),
     [
-        ("--python_out", (), "gemps/v1/parameter_server_pb2_grpc.py"),
+        ("--python_out", (), "gemps/v1/worker_pb2_grpc.py"),
         ("--python_out", (), "google/rpc/error_details_pb2.py"),
-        ("--cpp_out", ("protoc", "grpc_cpp_plugin"), "gemps/v1/parameter_server.grpc.pb.h"),
+        ("--cpp_out", ("protoc", "grpc_cpp_plugin"), "gemps/v1/worker.grpc.pb.h"),
         ("--cpp_out", ("protoc", "grpc_cpp_plugin"), "google/rpc/error_details.pb.h"),
-        ("--java_out", ("protoc", "grpc_java_plugin"), "dev/gemps/v1/ParameterServerServiceGrpc.java"),
-        ("--go_out", ("protoc", "protoc-gen-go", "protoc-gen-go-grpc"), "gemps/v1/parameter_server_grpc.pb.go"),
+        ("--java_out", ("protoc", "grpc_java_plugin"), "dev/gemps/v1/WorkerServiceGrpc.java"),
+        ("--go_out", ("protoc", "protoc-gen-go", "protoc-gen-go-grpc"), "gemps/v1/worker_grpc.pb.go"),
     ],
 )
 def test_the_commands_that_generate_code_run_as_printed(
@@ -392,7 +379,7 @@ def server() -> Iterator[RealServer]:
             theta = protocol_example.THETA
             upload = parameters_pb2.InitializeRequest(
                 header=parameters_pb2.InitializeHeader(session_id=other.session_id, byte_count=len(theta)),
-                chunk=protocol_example.chunk(theta),
+                chunk=theta,
                 footer=protocol_example.footer(theta),
             )
             channel.stream_unary(f"{SERVICE}Initialize")(iter([upload.SerializeToString()]), timeout=30)

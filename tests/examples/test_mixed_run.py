@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from gemps.v1.parameter_server_pb2_grpc import ParameterServerServiceStub
+from gemps.v1.observer_pb2_grpc import ObserverServiceStub
 from gemps.v1.status_pb2 import GetStatusRequest, RunStatus
 
 from tests.cli.processes import command, gemps, wait_for
@@ -46,7 +46,7 @@ def test_python_typescript_and_cpp_workers_train_one_model_at_an_equal_pace(
             name: stack.enter_context(working(worker, name, address, tmp_path)) for name, worker in workers.items()
         }
         with grpc.insecure_channel(address) as channel:
-            stub = ParameterServerServiceStub(channel)
+            stub = ObserverServiceStub(channel)
             seen: list[RunStatus] = []
 
             def all_train() -> bool:

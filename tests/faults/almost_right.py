@@ -9,7 +9,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from hypothesis import strategies as st
 
-from tests.wire.calls import SERVICE
+from tests.wire.calls import METHODS
 from tests.wire.model import SHARED_MEMORY, Model, Tensor
 from tests.wire.transfer import footer_of
 from tests.wire.worker import RawWorker
@@ -124,7 +124,7 @@ def requests(valid: list[Template]) -> st.SearchStrategy[Request]:
             _changed(draw, message) if place in wrong else message.SerializeToString()
             for place, message in enumerate(template.messages)
         ]
-        if SERVICE.methods_by_name[template.method].client_streaming:
+        if METHODS[template.method].client_streaming:
             raws = _disordered(draw, raws)
         return Request(template.method, tuple(raws))
 
@@ -213,19 +213,16 @@ def _change_bytes(draw: st.DrawFn, raw: bytes) -> bytes:
 
 def completes(messages: Sequence[bytes], kind: type[Message]) -> bool:
     """Whether these messages hold a whole payload whose footer fits it: judged by protobuf's own code."""
-    data, chunks = b"", []
+    data = b""
     for raw in messages:
         try:
             message: Any = kind.FromString(raw)
         except DecodeError:
             return False
         if message.HasField("header"):
-            data, chunks = b"", []
-        if message.HasField("chunk"):
-            if message.chunk.offset != len(data):
-                return False
-            data += message.chunk.data
-            chunks.append(message.chunk)
-        if message.HasField("footer") and message.footer == footer_of(data, chunks):
+            data = b""
+        if message.chunk:
+            data += message.chunk
+        if message.HasField("footer") and message.footer == footer_of(data):
             return True
     return False

@@ -25,7 +25,7 @@ from gem_server.settings import ServerSettings
 from gemps.v1 import commit_pb2, parameters_pb2
 
 from tests.faults.almost_right import MODEL, Request, completes, templates
-from tests.wire.calls import SERVICE
+from tests.wire.calls import METHODS, path_of
 from tests.wire.transfer import crc32c
 from tests.wire.worker import RawWorker
 
@@ -34,20 +34,20 @@ KERNELS = [f"gem_core.rules.{path.stem}" for path in (Path(__file__).parents[2] 
 with atheris.instrument_imports(include=["gemps", "gem_server", "gem_core"], exclude=KERNELS):
     from gem_server.server import Server
 
-METHODS = [method.name for method in SERVICE.methods]
+NAMES = list(METHODS)
 
 
 def encode(request: Request, server: int) -> bytes:
     """The input that makes this request, to one of the two servers."""
     parts = [struct.pack("<H", len(raw)) + raw for raw in request.messages]
-    return bytes([server * len(METHODS) + METHODS.index(request.method)]) + b"".join(parts)
+    return bytes([server * len(NAMES) + NAMES.index(request.method)]) + b"".join(parts)
 
 
 def decode(data: bytes) -> tuple[Request, int]:
     """The request of an input, and the server that gets it."""
     number = data[0] if data else 0
-    request = Request(METHODS[number % len(METHODS)], tuple(_messages(data[1:])))
-    return request, number // len(METHODS) % 2
+    request = Request(NAMES[number % len(NAMES)], tuple(_messages(data[1:])))
+    return request, number // len(NAMES) % 2
 
 
 def _messages(data: bytes) -> Iterator[bytes]:
@@ -94,7 +94,7 @@ class Target:
     def __init__(self, server: Server, own: RawWorker) -> None:
         self.own = own
         self._server = server
-        self._service = server.service()
+        self._services = server.service()
         self._before = self._state()
 
     @classmethod
@@ -127,10 +127,9 @@ class Target:
         return request.method == "Commit"
 
     async def _call(self, request: Request) -> Context:
-        kind = SERVICE.methods_by_name[request.method]
-        handler = self._service.service(
-            SimpleNamespace(method=f"/{SERVICE.full_name}/{request.method}", invocation_metadata=())
-        )
+        kind = METHODS[request.method]
+        details = SimpleNamespace(method=path_of(request.method), invocation_metadata=())
+        handler = next(handler for one in self._services if (handler := one.service(details)) is not None)
         serve = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
         context = Context(request.messages, patience=1 if request.method == "WatchStatus" else 100)
         first = None if kind.client_streaming else b"".join(request.messages[:1])

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from tests.faults.almost_right import MODEL, Request, requests, templates
 from tests.faults.processes import count, kill, log_of, start
 from tests.figures import Figures
-from tests.wire.calls import SERVICE
+from tests.wire.calls import METHODS, path_of
 from tests.wire.lane import CANCEL, END, HELLO, MESSAGE, WELCOME, frame, hello
 from tests.wire.processes import START_PATIENCE, ServerProcess
 from tests.wire.refusals import PATIENCE, read_refusal
@@ -105,7 +105,7 @@ class Fuzzer:
 
     def call(self, method: str, *messages: bytes) -> list[bytes]:
         """The answers: all of them, but of a stream without an end the first."""
-        path, kind = f"/{SERVICE.full_name}/{method}", SERVICE.methods_by_name[method]
+        path, kind = path_of(method), METHODS[method]
         if kind.client_streaming and kind.server_streaming:  # Commit: over the lane and over gRPC in turns
             if self.sent % 2:
                 return commit_on_lane(self._own, messages)
@@ -146,7 +146,7 @@ class Fuzzer:
         parameters = b""
         if status.version.clock:
             pulled = self._ask("Pull", parameters_pb2.PullRequest())
-            parameters = b"".join(parameters_pb2.PullResponse.FromString(raw).chunk.data for raw in pulled)
+            parameters = b"".join(parameters_pb2.PullResponse.FromString(raw).chunk for raw in pulled)
         applied = []
         for worker in (self._own, *self._others):
             (raw,) = self._ask("Heartbeat", session_pb2.HeartbeatRequest(session_id=worker.session_id))

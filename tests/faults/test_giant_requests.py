@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.processes import count, kill, start
 from tests.figures import Figures
-from tests.wire.calls import SERVICE, answer_to
+from tests.wire.calls import METHODS, answer_to
 from tests.wire.model import SMALL, Model, Tensor
 from tests.wire.processes import ServerProcess
 from tests.wire.refusals import refused
@@ -71,7 +71,7 @@ def giants(worker: RawWorker) -> dict[str, Request]:
         "a delta of 1 TB": ("Commit", commit.SerializeToString()),
         "1 000 000 tensors": join_of(worker, submessage(1) * 1_000_000),
     }
-    for method, number in product([method.name for method in SERVICE.methods], range(1, count(2, 6))):
+    for method, number in product([method.name for method in METHODS.values()], range(1, count(2, 6))):
         requests[f"empty submessages {number} to {method}"] = method, submessage(number) * MIB
     return requests
 

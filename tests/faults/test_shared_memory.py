@@ -456,10 +456,10 @@ async def test_superseded_session_loses_its_regions_and_no_commit(tmp_path: Path
         assert shared.connection.recv(1) == b""
         await until_regions(server, 0)
         commit = shared.prepare(ones())
-        await refused(shared.exchange(commit), "SUPERSEDED")
+        await refused(shared.exchange(commit), "NEWER_SESSION")
         request = shared_memory_pb2.SharedMemoryRequest(session_id=worker.session_id)
         answer, descriptors, _ = answer_to(path, request.SerializeToString())
-        assert (answer.refused, descriptors) == (errors_pb2.ERROR_REASON_SUPERSEDED, [])
+        assert (answer.refused, descriptors) == (errors_pb2.ERROR_REASON_NEWER_SESSION, [])
         again = await Sharing.of(twin)
         await twin.pull()
         _, payload = await again.commit(ones())

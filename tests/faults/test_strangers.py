@@ -40,7 +40,7 @@ def call(connect: Connect, method: str, token: str | None) -> grpc.StatusCode:
     described = METHODS[method]
     kinds = ("stream" if one else "unary" for one in (described.client_streaming, described.server_streaming))
     with connect() as channel:
-        made = getattr(channel, "_".join(kinds))(f"/gemps.v1.ParameterServerService/{method}")
+        made = getattr(channel, "_".join(kinds))(f"/gemps.v1.WorkerService/{method}")
         metadata = None if token is None else tuple(bearer(token).items())
         message = iter([MESSAGE]) if described.client_streaming else MESSAGE
         try:

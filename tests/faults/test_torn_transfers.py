@@ -108,10 +108,10 @@ class Wrong:
 def damaged(message: Any, draw: random.Random) -> Any:
     """One bit of a chunk's data, or of the footer's checksum, is another."""
     message = copy.deepcopy(message)
-    if message.HasField("chunk"):
-        data = bytearray(message.chunk.data)
+    if message.chunk:
+        data = bytearray(message.chunk)
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-        message.chunk.data = bytes(data)
+        message.chunk = bytes(data)
     else:
         message.footer.crc32c ^= 1 << draw.randrange(32)
     return message

@@ -21,7 +21,7 @@ from typing import Self
 
 import grpc
 from gem_cli.options import to_arguments
-from gemps.v1 import parameter_server_pb2_grpc, session_pb2
+from gemps.v1 import session_pb2, worker_pb2_grpc
 
 from tests.forms import FULL
 from tests.hostile import attacks, health_probe, honest_worker
@@ -311,7 +311,7 @@ class Arena:
         )
         metadata = (("authorization", f"Bearer {self.token}"),) if self.token else ()
         with self.channel() as channel:
-            stub = parameter_server_pb2_grpc.ParameterServerServiceStub(channel)
+            stub = worker_pb2_grpc.WorkerServiceStub(channel)
             joined = stub.Join(request, metadata=metadata, timeout=30)
             leave = session_pb2.LeaveRequest(session_id=request.session_id, reason="finished")
             stub.Leave(leave, metadata=metadata, timeout=30)

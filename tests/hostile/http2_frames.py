@@ -7,7 +7,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS, PADDED = 1, 1, 4, 8
 INITIAL_WINDOW_SIZE = 4
-SERVICE = "/gemps.v1.ParameterServerService/"
+SERVICE = "/gemps.v1.WorkerService/"
 HEALTH = "/grpc.health.v1.Health/Check"
 
 

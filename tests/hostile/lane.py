@@ -5,7 +5,7 @@ import random
 import struct
 from collections.abc import Callable, Iterator
 
-from gemps.v1 import commit_pb2, transfer_pb2
+from gemps.v1 import commit_pb2
 
 from tests.hostile import http2_frames as http2
 from tests.hostile.attacks import BLOCK_BYTES, Attacks, Scene, flood, hold, storm, to_port
@@ -358,7 +358,7 @@ def begun_first_messages(scene: Scene) -> None:
 
 def begun_chunk() -> bytes:
     """The first half of the largest chunk's message."""
-    chunk = transfer_pb2.Chunk(offset=0, data=bytes(2 * 1024 * 1024))
+    chunk = bytes(2 * 1024 * 1024)
     content = commit_pb2.CommitRequest(chunk=chunk).SerializeToString()
     return frame(Kind.MESSAGE, content[: len(content) // 2], length=len(content))
 

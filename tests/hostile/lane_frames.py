@@ -24,7 +24,7 @@ SPECIFIED = {
     "HELLO": {"HELLO"},
     "IDLE": {"MESSAGE", "PING", "CANCEL"},
     "COMMITTING": {"MESSAGE", "CANCEL"},
-    "REPLYING": {"CANCEL"},
+    "REPLYING": {"CANCEL", "MESSAGE"},
     "CLOSED": set[str](),
 }
 STATES = tuple(SPECIFIED)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 import numpy as np
-from gemps.v1 import commit_pb2, parameter_server_pb2_grpc, parameters_pb2, session_pb2, transfer_pb2
+from gemps.v1 import commit_pb2, parameters_pb2, session_pb2, transfer_pb2, worker_pb2_grpc
 
 from tests.hostile.attacks import Scene, Target
 from tests.wire.model import FLOAT32, Model, Tensor, Values
@@ -20,7 +20,7 @@ PATIENCE = 60
 class Session:
     """A session that has joined and pulled. Its commits are prepared here, and sent by whom they belong to."""
 
-    def __init__(self, target: Target, stub: parameter_server_pb2_grpc.ParameterServerServiceStub, name: str) -> None:
+    def __init__(self, target: Target, stub: worker_pb2_grpc.WorkerServiceStub, name: str) -> None:
         self.session_id = os.urandom(16)
         self._model = Model((Tensor("weight", (target.parameters,)),))
         self.metadata = (("authorization", f"Bearer {target.token}"),) if target.token else ()
@@ -42,7 +42,7 @@ class Session:
         """The next commit, of a delta that changes next to nothing."""
         parameters = np.full(self._model.parameter_count, 1e-9, np.float32)
         payload = self._model.encode(Values(parameters))
-        chunks = cut_payload(self._model, payload, 1 << 20)
+        chunks = cut_payload(payload, 1 << 20)
         header = commit_pb2.CommitHeader(
             session_id=self.session_id,
             sequence=self.sequence + 1,
@@ -50,7 +50,7 @@ class Session:
             wire_type=FLOAT32,
             byte_count=len(payload),
         )
-        return Commit(header, payload, chunks, footer_of(payload, chunks))
+        return Commit(header, payload, chunks, footer_of(payload))
 
     def take(self, response: commit_pb2.CommitResponse) -> bool:
         """Note what a reply's message says; whether it was the last one."""
@@ -62,7 +62,7 @@ class Session:
 
 
 @contextmanager
-def stub_of(target: Target) -> Iterator[parameter_server_pb2_grpc.ParameterServerServiceStub]:
+def stub_of(target: Target) -> Iterator[worker_pb2_grpc.WorkerServiceStub]:
     """Calls at the ordinary port."""
     if target.ca_file:
         credentials = grpc.ssl_channel_credentials(Path(target.ca_file).read_bytes())
@@ -70,7 +70,7 @@ def stub_of(target: Target) -> Iterator[parameter_server_pb2_grpc.ParameterServe
     else:
         channel = grpc.insecure_channel(target.address, OWN_CONNECTION)
     with channel:
-        yield parameter_server_pb2_grpc.ParameterServerServiceStub(channel)
+        yield worker_pb2_grpc.WorkerServiceStub(channel)
 
 
 def join(scene: Scene, count: int = 1) -> list[Session]:

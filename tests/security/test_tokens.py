@@ -10,7 +10,7 @@ from gem_server.errors import StartupError
 from gem_server.security.access import PULL_WITH_SESSION, Access
 from gem_server.security.tokens import Role, Tokens
 from gem_worker.client import Client, ClientSettings, CredentialsError, ServerRefusedError
-from gemps.v1 import operations_pb2, parameter_server_pb2, parameters_pb2, session_pb2, status_pb2
+from gemps.v1 import operations_pb2, parameters_pb2, session_pb2, status_pb2
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -21,12 +21,12 @@ from tests.client.real_server import RealServer, begin
 from tests.security.authority import replace
 from tests.security.conftest import Observe
 from tests.waiting import eventually
+from tests.wire.calls import METHODS, path_of
 from tests.wire.refusals import read_refusal
 
 WORKER, OBSERVER, OPERATOR = (role * 4 for role in ("worker", "observer", "operator"))
 TOKENS = f"# who may what\n\nworker {WORKER}\nobserver {OBSERVER}\noperator   {OPERATOR}\n"
 
-METHODS = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"].methods_by_name
 # SECURITY.md's table; an operator may make every call.
 MAY = {
     "worker": {"Join", "Initialize", "Pull", "Commit", "Heartbeat", "Leave"},
@@ -54,7 +54,7 @@ def call(server: RealServer, method: str, metadata: dict[str, str], request: Mes
     )
     raw = request if isinstance(request, bytes) else request.SerializeToString()
     with grpc.insecure_channel(server.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-        made = getattr(channel, "_".join(kinds))(f"/gemps.v1.ParameterServerService/{method}")
+        made = getattr(channel, "_".join(kinds))(path_of(method))
         try:
             answer = made(
                 iter([raw]) if described.client_streaming else raw, metadata=tuple(metadata.items()), timeout=20
@@ -130,7 +130,9 @@ def test_reflection_is_for_operators(serve: Serve, tokens: Path) -> None:
             with pytest.raises(grpc.RpcError):
                 next(ask(iter([request]), metadata=metadata, timeout=20))
         answer = next(ask(iter([request]), metadata=[("authorization", f"Bearer {OPERATOR}")], timeout=20))
-    assert "gemps.v1.ParameterServerService" in {one.name for one in answer.list_services_response.service}
+    assert {f"gemps.v1.{name}Service" for name in ("Worker", "Observer", "Shard")} <= {
+        one.name for one in answer.list_services_response.service
+    }
 
 
 def test_a_refused_caller_costs_the_server_no_memory(server: RealServer) -> None:

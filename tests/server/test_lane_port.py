@@ -124,8 +124,8 @@ async def test_the_oldest_stranger_makes_room_for_a_new_one(monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (hello(SESSION, INCARNATION, magic=b"gemps").SerializeToString(), "speaks 1"),
-        (hello(SESSION, INCARNATION, magic=b"").SerializeToString(), "speaks 1"),
+        (hello(SESSION, INCARNATION, magic=b"gemps").SerializeToString(), "without the magic"),
+        (hello(SESSION, INCARNATION, magic=b"").SerializeToString(), "without the magic"),
         (hello(SESSION, INCARNATION, version=0).SerializeToString(), "version 0"),
         (hello(SESSION, INCARNATION, version=2).SerializeToString(), "version 2; this server speaks 1"),
         (hello(SESSION, INCARNATION + 1).SerializeToString(), "another server"),

@@ -62,10 +62,10 @@ def test_same_name_with_another_id_ends_the_older_session_and_its_calls() -> Non
     newer = registry.join(2, "w")
     assert newer.worker is older.worker
     assert isinstance(commit.reason, RefusedError)
-    assert commit.reason.reason is Reason.SUPERSEDED
+    assert commit.reason.reason is Reason.NEWER_SESSION
     with pytest.raises(RefusedError) as refused:
         registry.sessions.get(session_id(1), 0)
-    assert refused.value.reason is Reason.SUPERSEDED
+    assert refused.value.reason is Reason.NEWER_SESSION
     assert len(registry.sessions) == 1
 
 
@@ -73,7 +73,7 @@ def test_superseded_session_cannot_join_again_and_take_its_name_back() -> None:
     registry = Registry()
     registry.join(1, "w")
     newer = registry.join(2, "w")
-    assert refusal_of(registry, 1, "w").reason is Reason.SUPERSEDED
+    assert refusal_of(registry, 1, "w").reason is Reason.NEWER_SESSION
     assert newer.ended is None
 
 

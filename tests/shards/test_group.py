@@ -33,7 +33,7 @@ from gem_server.state.sessions import Session
 from gem_worker import ParameterServer
 from gem_worker.client import Observer, RunFinishedError, ServerRefusedError
 from gem_worker.client.commit import Committer
-from gemps.v1 import parameter_server_pb2_grpc, parameters_pb2, session_pb2, shards_pb2, status_pb2, transfer_pb2
+from gemps.v1 import parameters_pb2, session_pb2, shards_pb2, status_pb2, transfer_pb2, worker_pb2_grpc
 from pydantic import ValidationError
 from torch import nn
 
@@ -45,7 +45,7 @@ from tests.client.real_server import RealServer
 from tests.shards.group import MODEL, Group, Worker, free_port, serving
 from tests.waiting import eventually, happens, happens_async
 
-FOLLOW = "/gemps.v1.ParameterServerService/Follow"
+FOLLOW = "/gemps.v1.WorkerService/Follow"
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_a_secondary_refuses_what_is_for_the_primary(group: Group) -> None:
 def refusal(address: str, call: str, request: Any) -> str:
     """Why the server refuses this call."""
     with grpc.insecure_channel(address) as channel:
-        stub = parameter_server_pb2_grpc.ParameterServerServiceStub(channel)
+        stub = worker_pb2_grpc.WorkerServiceStub(channel)
         with pytest.raises(grpc.RpcError) as refused:
             getattr(stub, call)(request, timeout=30, wait_for_ready=True)
     return str(refused.value.details())
@@ -231,8 +231,8 @@ def test_a_stalled_upload_of_first_parameters_makes_room_for_another(pieces: lis
             header = parameters_pb2.InitializeHeader(session_id=session_id, byte_count=len(data))
             yield parameters_pb2.InitializeRequest(header=header)
             if pieces[index] == "complete":
-                footer = transfer_pb2.Footer(byte_count=len(data), chunk_count=1, crc32c=crc32c(data))
-                yield parameters_pb2.InitializeRequest(chunk=transfer_pb2.Chunk(data=data), footer=footer)
+                footer = transfer_pb2.Footer(crc32c=crc32c(data))
+                yield parameters_pb2.InitializeRequest(chunk=data, footer=footer)
             stop.wait()
 
         with contextlib.ExitStack() as stack:
@@ -240,7 +240,7 @@ def test_a_stalled_upload_of_first_parameters_makes_room_for_another(pieces: lis
             calls = []
             for index, server in enumerate(group.servers[: len(pieces)]):
                 channel = stack.enter_context(grpc.insecure_channel(server.address))
-                stub = parameter_server_pb2_grpc.ParameterServerServiceStub(channel)
+                stub = worker_pb2_grpc.WorkerServiceStub(channel)
                 calls.append(stub.Initialize.future(parts(index)))
             for server, call in zip(group.servers, calls, strict=False):
                 # On a busy machine the upload may have stalled, and its call ended, before the test looks.

@@ -14,7 +14,7 @@ from gem_server.service.grpc_transport import GrpcTransport
 from gem_server.shards.operations import CommitExpected
 from gem_worker.client import ServerRefusedError
 from gem_worker.client.rpc_status import failure
-from gemps.v1 import commit_pb2, parameter_server_pb2_grpc, transfer_pb2
+from gemps.v1 import commit_pb2, transfer_pb2, worker_pb2_grpc
 
 from gem_core.checksum import crc32c
 from gem_core.payload import PayloadFormat
@@ -47,7 +47,7 @@ class Upload:
         )
         self._messages: SimpleQueue[commit_pb2.CommitRequest | None] = SimpleQueue()
         self._channel = grpc.insecure_channel(server.address)
-        stub = parameter_server_pb2_grpc.ParameterServerServiceStub(self._channel)
+        stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
         self._call = stub.Commit(iter(self._messages.get, None), timeout=PATIENCE)
 
     def announce(self) -> None:
@@ -64,11 +64,11 @@ class Upload:
 
     def send_half(self) -> None:
         half = len(self._data) // 8 * 4
-        self._messages.put(commit_pb2.CommitRequest(chunk=transfer_pb2.Chunk(data=self._data[:half])))
+        self._messages.put(commit_pb2.CommitRequest(chunk=self._data[:half]))
 
     def send_all(self) -> None:
-        footer = transfer_pb2.Footer(byte_count=len(self._data), chunk_count=1, crc32c=crc32c(self._data))
-        self._messages.put(commit_pb2.CommitRequest(chunk=transfer_pb2.Chunk(data=self._data), footer=footer))
+        footer = transfer_pb2.Footer(crc32c=crc32c(self._data))
+        self._messages.put(commit_pb2.CommitRequest(chunk=self._data, footer=footer))
 
     def half_close(self) -> None:
         self._messages.put(None)

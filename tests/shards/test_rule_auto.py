@@ -10,9 +10,9 @@ import pytest
 from gem_server.durability import shard_files
 from gem_server.errors import StartupError
 from gem_worker.client import ServerRefusedError
+from gem_worker.parameter_server import FEATURES
 
 from gem_core.recipe import Recipe, RecipeKind
-from gem_core.registry import DIRECTIONS
 from tests.client.real_server import RealServer
 from tests.shards.group import Float32, Group, Worker, free_port, serving
 
@@ -85,7 +85,7 @@ def test_all_shards_decide_anew_once_all_workers_have_left_without_parameters() 
         first.client.join()
         assert momenta(group) == [0.0] * 3
         first.end()
-        second = Worker(group.address, 1, directions=DIRECTIONS)
+        second = Worker(group.address, 1, features=FEATURES)
         assert second.client.join().run_settings.direction == "auto"
         assert momenta(group) == [0.0] * 3
         assert recipes(group) == [None] * 3

@@ -135,7 +135,7 @@ async def test_the_start_of_a_run_whose_first_worker_decides_is_recorded_when_it
 ) -> None:
     path = tmp_path / "run.trace"
     serving = await serve(record=path, rule="auto")
-    workers = await serving.training(2, directions=["gradient", "auto"])
+    workers = await serving.training(2, features=["direction-auto"])
     await work(workers, 3)
     ended = bytes((await serving.read(SMALL)).payload)
     await serving.stop()

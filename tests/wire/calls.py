@@ -8,13 +8,16 @@ from types import MappingProxyType
 from typing import Any
 
 import grpc
-from gemps.v1 import parameter_server_pb2
+from gemps.v1 import observer_pb2, shards_pb2, worker_pb2
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from tests.wire.refusals import PATIENCE
 
-SERVICE = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"]
+SERVICES = tuple(
+    one for file in (worker_pb2, observer_pb2, shards_pb2) for one in file.DESCRIPTOR.services_by_name.values()
+)
+METHODS = {method.name: method for service in SERVICES for method in service.methods}
 # What grpc.aio (1.85.1) puts in the place of the server's status, before or after that came, when a write meets the
 # call's end.
 _NOT_THE_SERVERS_STATUS = "Internal error from Core"
@@ -45,22 +48,27 @@ def open_channel(address: str, *, reads_ahead: bool = True) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=options)
 
 
+def path_of(method: str) -> str:
+    """How gRPC names a method of the services: "/gemps.v1.WorkerService/Join"."""
+    return f"/{METHODS[method].containing_service.full_name}/{method}"
+
+
 def _to_bytes(message: Message | bytes) -> bytes:
     return message if isinstance(message, bytes) else message.SerializeToString()
 
 
 class Stub:
-    """One attribute a method of the service: stub.Join(request), stub.Commit(), ..."""
+    """One attribute a method of the services: stub.Join(request), stub.Commit(), ..."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        for method in SERVICE.methods:
+        for method in METHODS.values():
             request_kind = "stream" if method.client_streaming else "unary"
             response_kind = "stream" if method.server_streaming else "unary"
             setattr(
                 self,
                 method.name,
                 getattr(channel, f"{request_kind}_{response_kind}")(
-                    f"/{SERVICE.full_name}/{method.name}",
+                    path_of(method.name),
                     request_serializer=_to_bytes,
                     response_deserializer=GetMessageClass(method.output_type).FromString,
                 ),

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import grpc
 
-SERVICE = "/gemps.v1.ParameterServerService"
+SERVICE = "/gemps.v1.WorkerService"
 
 
 def read_messages(path: Path) -> list[bytes]:

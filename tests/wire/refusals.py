@@ -37,17 +37,29 @@ STATUS_OF_REASON = {
         "RUN_FINISHED",
         "NOT_INITIALIZED",
         "NO_SHARED_MEMORY",
-        "DIRECTION",
+        "FEATURE",
         "RECIPE",
+        "VERSION",
     },
     grpc.StatusCode.ALREADY_EXISTS: {"SEQUENCE_REUSED"},
     grpc.StatusCode.RESOURCE_EXHAUSTED: {"MEMORY", "WAITING_ROOM", "TOO_MANY", "STORAGE_FULL"},
-    grpc.StatusCode.ABORTED: {"STALLED", "SUPERSEDED"},
+    grpc.StatusCode.ABORTED: {"STALLED", "NEWER_CALL", "NEWER_SESSION"},
     grpc.StatusCode.UNAVAILABLE: {"STARTING", "DRAINING"},
     grpc.StatusCode.UNAUTHENTICATED: {"CREDENTIALS"},
     grpc.StatusCode.PERMISSION_DENIED: {"ROLE"},
     grpc.StatusCode.INTERNAL: {"INTERNAL"},
     grpc.StatusCode.UNIMPLEMENTED: {"NOT_OFFERED"},
+}
+# errors.proto: metadata has final = "true".
+FINAL = {
+    "CREDENTIALS",
+    "ROLE",
+    "INVALID_LAYOUT",
+    "LAYOUT_MISMATCH",
+    "RECIPE",
+    "FEATURE",
+    "VERSION",
+    "NEWER_SESSION",
 }
 # Trying again can only help where the obstacle goes away by itself (docs/design.md, section 3, status codes).
 ALWAYS_WITH_RETRY = {"WAITING_ROOM", "STALLED"}
@@ -97,6 +109,7 @@ def read_refusal(error: grpc.aio.AioRpcError) -> Refusal:
     assert infos[0].domain == DOMAIN
     assert f"ERROR_REASON_{reason}" in errors_pb2.ErrorReason.keys()  # noqa: SIM118 (an enum wrapper is no mapping)
     assert reason in STATUS_OF_REASON[error.code()], f"{reason} came as {error.code()}"
+    assert infos[0].metadata.get("final") == ("true" if reason in FINAL else None)
     message = error.details() or ""
     assert _FIX.search(message), f"the message names no fix: {message!r}"
     assert not _INTERNALS.search(message), f"the message shows internals: {message!r}"

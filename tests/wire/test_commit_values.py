@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from gemps.v1 import transfer_pb2
 
 from tests.wire.model import BFLOAT16, FLOAT32, INT4_BLOCK, LARGE, SMALL, Model, Tensor, Values
 from tests.wire.serving import Serving
@@ -46,7 +45,7 @@ async def test_illegal_bfloat16_is_refused(serving: Serving) -> None:
     good = worker.prepare(worker.delta(1))
     for bits in (b"\xc0\x7f", b"\x80\x7f", b"\x80\xff", b"\x4a\x72"):
         payload = good.payload[:20] + bits + good.payload[22:]
-        chunks = cut_payload(SMALL, payload, MIB, BFLOAT16)
+        chunks = cut_payload(payload, MIB)
         await serving.refuses(worker, _next(worker, payload, chunks), "BAD_VALUE")
 
 
@@ -66,13 +65,13 @@ async def test_illegal_int4_block_is_refused(serving: Serving, offset: int, ille
     worker = await one_worker(serving, SMALL, delta_wire_types=[INT4_BLOCK])
     good = worker.prepare(worker.delta(1)).payload
     payload = good[:offset] + illegal + good[offset + len(illegal) :]
-    chunks = cut_payload(SMALL, payload, MIB, INT4_BLOCK)
+    chunks = cut_payload(payload, MIB)
     await serving.refuses(worker, _next(worker, payload, chunks), "BAD_VALUE")
 
 
-def _next(worker: RawWorker, payload: bytes, chunks: list[transfer_pb2.Chunk]) -> Commit:
+def _next(worker: RawWorker, payload: bytes, chunks: list[bytes]) -> Commit:
     header = worker.prepare(worker.delta(1)).header
-    return Commit(header, payload, chunks, footer_of(payload, chunks))
+    return Commit(header, payload, chunks, footer_of(payload))
 
 
 @pytest.mark.parametrize(
@@ -119,5 +118,5 @@ async def test_wire_type_that_join_did_not_settle_is_refused(serving: Serving, w
 async def test_float32_is_refused_where_join_settled_another_wire_type(serving: Serving) -> None:
     worker = await one_worker(serving, SMALL, delta_wire_types=[BFLOAT16])
     payload = SMALL.encode(worker.delta(1), FLOAT32)
-    commit = _next(worker, payload, cut_payload(SMALL, payload, MIB))
+    commit = _next(worker, payload, cut_payload(payload, MIB))
     await serving.refuses(worker, commit.with_header(wire_type=FLOAT32, byte_count=len(payload)), "WIRE_TYPE")

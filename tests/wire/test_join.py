@@ -33,24 +33,67 @@ async def test_join_answers_with_the_runs_settings(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "announced"),
+    ("run", "needed"),
     [
-        ({"direction": "auto"}, []),
-        ({"direction": "auto"}, ["gradient", "rms", "muon"]),
-        ({"clip_norm": 2.0}, []),
-        ({"direction": "rms", "clip_norm": 2.0}, ["gradient"]),
+        ({"direction": "auto"}, ["direction-auto"]),
+        ({"clip_norm": 2.0}, ["clip-norm"]),
+        ({"direction": "rms", "clip_norm": 2.0}, ["direction-rms", "clip-norm"]),
+        ({"local_steps": 4}, ["local-steps"]),
+        ({"local_steps": 4, "direction": "rms"}, ["direction-rms", "local-steps", "scaled-local-steps"]),
     ],
 )
-async def test_a_worker_that_does_not_announce_the_runs_direction_is_refused(
-    serve: Serve, run: dict[str, Any], announced: list[str]
+async def test_a_worker_that_lacks_a_feature_of_the_run_is_refused_by_name(
+    serve: Serve, run: dict[str, Any], needed: list[str]
 ) -> None:
     serving = await serve(**run)
-    chosen = run.get("direction", "gradient")
-    refusal = await refused(serving.worker().join(directions=announced), "DIRECTION")
-    assert f"wire-tests does not announce the run's --direction {chosen} with --clip-norm" in refusal.message
+    for missing in needed:
+        others = [one for one in needed if one != missing]
+        refusal = await refused(serving.worker().join(features=[*others, "direction-muon", "flying"]), "FEATURE")
+        assert refusal.metadata["missing"] == missing
+        assert f"features that the worker does not announce in Join ({missing})" in refusal.message
+        assert "start the server without --" in refusal.message
     assert not (await serving.status()).workers
-    settings = (await serving.worker().join(directions=[*announced, chosen])).settings
-    assert (settings.direction or "gradient", settings.clip_norm) == (chosen, run.get("clip_norm", 0.0))
+    answer = await serving.worker().join(features=["flying", *needed, "recipe"])
+    assert list(answer.features) == needed
+
+
+async def test_features_of_the_session_are_named_and_no_others(serving: Serving) -> None:
+    announced = ["recipe", "early-proceed", "differences", "shards", "local-steps"]
+    answer = await serving.worker().join(features=announced, parameter_wire_types=[INT4_BLOCK])
+    assert list(answer.features) == ["early-proceed", "differences"]
+    assert answer.parameter_wire_type == INT4_BLOCK
+
+
+async def test_coarse_parameters_are_passed_over_without_the_feature_differences(serving: Serving) -> None:
+    answer = await serving.worker().join(features=[], parameter_wire_types=[INT4_BLOCK, BFLOAT16])
+    assert answer.parameter_wire_type == BFLOAT16
+    await refused(serving.worker().join(features=[], parameter_wire_types=[INT4_BLOCK]), "WIRE_TYPE")
+
+
+async def test_join_answers_with_the_digest_of_the_layout(serving: Serving) -> None:
+    assert (await serving.worker().join()).layout_digest == SMALL.digest
+
+
+@pytest.mark.parametrize(("steps", "is_taken"), [(0, False), (1, False), (4, True), (5, False)])
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_commit_has_as_many_local_steps_as_the_run(
+    serve: Serve, steps: int, is_taken: bool, leaves: bool
+) -> None:
+    """The last one of a worker that leaves may have fewer."""
+    serving = await serve(local_steps=4)
+    (worker,) = await serving.training(features=["local-steps"])
+    commit = worker.prepare(worker.delta(1), local_steps=steps, leaves=leaves)
+    if is_taken or (leaves and steps < 4):
+        assert (await worker.commit_on_new_stream(commit)).verdict.version.clock == 2
+    else:
+        refusal = await refused(worker.commit_on_new_stream(commit), "MALFORMED")
+        assert f"local_steps is {steps}, and this run has 4" in refusal.message
+
+
+async def test_a_commit_of_local_steps_in_a_run_without_them_is_refused(serving: Serving) -> None:
+    (worker,) = await serving.training()
+    await serving.refuses(worker, worker.prepare(worker.delta(1), local_steps=4), "MALFORMED")
+    await worker.commit(worker.delta(1), local_steps=1, optimizer_steps=7)
 
 
 async def test_join_answers_with_what_a_worker_needs(serving: Serving) -> None:

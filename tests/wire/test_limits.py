@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import grpc
 import numpy as np
 import pytest
-from gemps.v1 import commit_pb2, transfer_pb2
+from gemps.v1 import commit_pb2
 from google.rpc import status_pb2
 
 from tests.waiting import eventually_async
@@ -300,7 +300,7 @@ async def test_commit_message_above_the_limit_is_refused(serving: Serving) -> No
     async with serving.unchanged(worker):
         stream = worker.commit_stream()
         data = bytes(MESSAGE_LIMIT)
-        await stream.send(commit_pb2.CommitRequest(chunk=transfer_pb2.Chunk(data=data)))
+        await stream.send(commit_pb2.CommitRequest(chunk=data))
         await expect_too_large(stream.receive(), on_lane=worker.uses_lane)
 
 
@@ -309,7 +309,7 @@ async def test_message_above_the_limit_in_the_middle_of_a_commit_gives_the_buffe
     (worker,) = await serving.training(1, LARGE)
     async with serving.unchanged(worker):
         stream = await holder(worker)
-        await stream.send(commit_pb2.CommitRequest(chunk=transfer_pb2.Chunk(data=bytes(MESSAGE_LIMIT))))
+        await stream.send(commit_pb2.CommitRequest(chunk=bytes(MESSAGE_LIMIT)))
         await expect_too_large(stream.receive(), on_lane=worker.uses_lane)
 
 

@@ -69,7 +69,7 @@ async def test_retry_that_arrives_while_the_original_is_queued_is_applied_once(s
     original = await complete(serving, worker, commit)
     retry = worker.commit_stream()
     answer = asyncio.create_task(retry.outcome_of_repeat(commit))
-    await original.refused("SUPERSEDED")
+    await original.refused("NEWER_CALL")
     assert (await serving.status()).commits == 0, "a retry must not jump the queue"
     await turn.use()
     outcome = await answer
@@ -90,10 +90,10 @@ async def test_many_retries_of_a_queued_commit_are_applied_once(serve: Serve) ->
     for _ in range(4):
         streams.append(worker.commit_stream())
         await streams[-1].send(commit.repeated().opening())
-        await streams[-2].refused("SUPERSEDED")
+        await streams[-2].refused("NEWER_CALL")
     last = worker.commit_stream()
     answer = asyncio.create_task(last.outcome_of_repeat(commit))
-    await streams[-1].refused("SUPERSEDED")
+    await streams[-1].refused("NEWER_CALL")
     await turn.use()
     assert (await answer).verdict.version.clock == 3
     assert (await serving.status()).commits == 2
@@ -167,7 +167,7 @@ async def test_complete_commit_of_a_superseded_session_is_applied(serve: Serve) 
     stream = await complete(serving, older, older.prepare(older.delta(1)))
     newer = serving.adopt(older.twin())
     assert (await newer.join()).last_applied_sequence == 0
-    await stream.refused("SUPERSEDED")
+    await stream.refused("NEWER_CALL")
     await turn.use()
     await serving.until(lambda status: status.commits == 2)
     pulling = asyncio.create_task(newer.pull())
@@ -235,7 +235,7 @@ async def test_last_commit_of_a_budget_is_retried_while_it_is_queued(serve: Serv
         original.cancel()
     answer = asyncio.create_task(worker.commit_stream().outcome_of_repeat(commit))
     if not cancelled:
-        await original.refused("SUPERSEDED")
+        await original.refused("NEWER_CALL")
     await turn.use()
     outcome = await answer
     assert outcome.verdict.version.clock == 3
@@ -277,7 +277,7 @@ async def test_two_sessions_of_one_name_that_join_at_once_leave_one(serving: Ser
     (worker,) = await serving.training(1)
     twins = [serving.adopt(worker.twin()) for _ in range(6)]
     await all_of(*(twin.join() for twin in twins))
-    answers = {twin: await answered_or_refused(twin.heartbeat(), "SUPERSEDED") for twin in [worker, *twins]}
+    answers = {twin: await answered_or_refused(twin.heartbeat(), "NEWER_SESSION") for twin in [worker, *twins]}
     alive = [twin for twin, answer in answers.items() if not isinstance(answer, Refusal)]
     assert len(alive) == 1
     assert [w.sessions for w in (await serving.status()).workers] == [7]
@@ -290,7 +290,7 @@ async def read_rest(stream: Stream, header_field: str, transfer: Transfer) -> No
         collect(await stream.receive(), header_field, transfer, None)
 
 
-async def answered_or_ended(call: Awaitable[None], reason: str = "SUPERSEDED") -> None:
+async def answered_or_ended(call: Awaitable[None], reason: str = "NEWER_CALL") -> None:
     """Where the call is refused it is for this reason; on the lane, where a message is torn, the connection ends."""
     [answer] = await asyncio.wait_for(asyncio.gather(call, return_exceptions=True), PATIENCE)
     if answer is None:
@@ -300,7 +300,7 @@ async def answered_or_ended(call: Awaitable[None], reason: str = "SUPERSEDED") -
     assert is_torn or read_refusal(answer).reason == reason
 
 
-async def read_to_the_end(stream: CommitStream, expected: bytes, clock: int, reason: str = "SUPERSEDED") -> None:
+async def read_to_the_end(stream: CommitStream, expected: bytes, clock: int, reason: str = "NEWER_CALL") -> None:
     """What an older reply still brings is of its own version, to the last byte it brings; then it ends."""
     reply = Transfer(WIDE, FLOAT32)
     await answered_or_ended(read_rest(stream, "parameters", reply), reason)
@@ -362,7 +362,7 @@ async def test_newer_pull_ends_an_older_one_that_is_not_read(serving: Serving) -
     await serving.until(lambda status: status.workers[0].seconds_since_last_call == 0)
     assert bytes((await worker.pull()).payload) == expected
     reply = Transfer(WIDE, FLOAT32)
-    await refused(read_rest(older, "header", reply), "SUPERSEDED")
+    await refused(read_rest(older, "header", reply), "NEWER_CALL")
     assert bytes(reply.payload) == expected[: len(reply.payload)]
 
 
@@ -394,7 +394,7 @@ async def test_pull_does_not_overtake_the_sessions_own_complete_commit(serve: Se
     next_turn = await Turn.take(second)
     await complete(serving, third, third.prepare(third.delta(3)))
     await turn.use()
-    pulling = asyncio.create_task(answered_or_refused(third.pull(), "SUPERSEDED"))
+    pulling = asyncio.create_task(answered_or_refused(third.pull(), "NEWER_CALL"))
     await serving.until(lambda status: status.queue.length == 2 or pulling.done())
     await next_turn.use()
     await serving.until(lambda status: status.commits == 3)
@@ -414,10 +414,10 @@ async def test_commit_and_pull_of_one_session_at_once_leave_one_truth(serving: S
         commit = worker.prepare(worker.delta(seed))
         stream = worker.commit_stream()
         await stream.send_opening(commit)
-        pulling = asyncio.create_task(answered_or_refused(worker.pull(), "SUPERSEDED"))
+        pulling = asyncio.create_task(answered_or_refused(worker.pull(), "NEWER_CALL"))
         await stream.send_rest(commit)
         await pulling
-        await answered_or_refused(stream.outcome(), "STALE_BASE", "SUPERSEDED")
+        await answered_or_refused(stream.outcome(), "STALE_BASE", "NEWER_CALL")
         worker.sequence = (await worker.heartbeat()).last_applied_sequence
         await worker.pull()
         np.testing.assert_array_equal(serving.snapshot(worker).parameters, worker.held.values.parameters)

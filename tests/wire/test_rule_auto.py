@@ -15,9 +15,10 @@ from tests.wire.conftest import Serve
 from tests.wire.model import SMALL
 from tests.wire.refusals import refused
 from tests.wire.serving import Serving
+from tests.wire.worker import announced
 
 COUNT = sum(tensor.kind == "parameter" for tensor in SMALL.tensors)
-ALL_DIRECTIONS = ("gradient", "rms", "auto")
+ALL = [*announced("rms", "auto"), "local-steps", "scaled-local-steps"]
 MOVEMENT = {"momentum": 0, "kappa": 2, "pi_max": 1, "signed_gap": 1}
 CHECKPOINT = operations_pb2.ControlRequest(action=operations_pb2.CONTROL_ACTION_CHECKPOINT)
 
@@ -116,7 +117,7 @@ async def test_movement_of_an_optimizer_gets_its_own_numbers_before_the_first_co
 
 async def test_a_worker_without_a_recipe_gets_direction_auto_and_its_eta(serve: Serve) -> None:
     serving = await auto(serve)
-    answer = await serving.worker().join(directions=ALL_DIRECTIONS)
+    answer = await serving.worker().join(features=ALL)
     assert not answer.settings.HasField("recipe")
     assert (answer.settings.rule, answer.settings.direction) == ("gem", "auto")
     assert (answer.settings.eta, answer.next_eta) == (0.002, 0.002)
@@ -133,7 +134,7 @@ async def test_a_worker_of_another_language_gets_plain_gem(serve: Serve) -> None
     assert worker.membership.next_eta == 0.05
     outcome = await worker.commit(worker.delta(1))
     assert outcome.verdict.next_eta == 0.05
-    assert (await serving.worker().join(directions=ALL_DIRECTIONS)).settings == settings
+    assert (await serving.worker().join(features=ALL)).settings == settings
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ async def test_options_of_the_server_win_over_what_follows_from_a_worker_without
     serve: Serve, given: dict[str, Any], direction: str, eta: float
 ) -> None:
     serving = await auto(serve, **given)
-    settings = (await serving.worker().join(directions=ALL_DIRECTIONS)).settings
+    settings = (await serving.worker().join(features=ALL)).settings
     assert (settings.direction, settings.eta) == (direction, eta)
     usual = MOVEMENT if direction == "auto" else {"momentum": 0.9, "kappa": 1, "pi_max": 5}
     chosen = usual | ({"kappa": 3} if "rule_settings" in given else {})
@@ -174,7 +175,7 @@ async def test_a_recipe_is_refused_where_the_server_was_given_what_it_decides(
     serve: Serve, given: dict[str, Any], named: str
 ) -> None:
     serving = await auto(serve, **given)
-    refusal = await refused(serving.worker().join(recipe=recipe(), directions=ALL_DIRECTIONS), "RECIPE")
+    refusal = await refused(serving.worker().join(recipe=recipe(), features=ALL), "RECIPE")
     assert named in refusal.message
     assert "start the server without, or name its rule, for example --rule gem" in refusal.message
     assert not (await serving.status()).workers
@@ -211,10 +212,10 @@ async def test_another_recipe_than_the_runs_is_refused_with_the_difference(
 
 async def test_a_worker_that_does_not_know_the_runs_direction_is_refused_with_the_fix(serve: Serve) -> None:
     serving = await auto(serve)
-    await serving.worker().join(directions=ALL_DIRECTIONS)
-    refusal = await refused(serving.worker().join(directions=["gradient"]), "DIRECTION")
-    assert "--direction auto" in refusal.message
-    assert "start the server with --direction gradient" in refusal.message
+    await serving.worker().join(features=ALL)
+    refusal = await refused(serving.worker().join(features=announced("rms")), "FEATURE")
+    assert refusal.metadata["missing"] == "direction-auto"
+    assert "or start the server without --direction auto" in refusal.message
 
 
 async def test_without_parameters_the_next_worker_decides_anew_once_all_have_left(serve: Serve) -> None:
@@ -235,7 +236,7 @@ async def test_a_first_worker_that_comes_again_with_another_optimizer_decides_an
     serving = await auto(serve)
     worker = serving.worker(name="only")
     await worker.join(recipe=recipe())
-    settings = (await serving.worker(name="only").join(directions=ALL_DIRECTIONS)).settings
+    settings = (await serving.worker(name="only").join(features=ALL)).settings
     assert (settings.direction, settings.HasField("recipe")) == ("auto", False)
 
 
@@ -246,7 +247,7 @@ async def test_a_refused_process_of_the_first_workers_name_leaves_the_decision_t
     older, newer = (serving.worker(name="only", recipe=recipe()) for _ in range(2))
     await older.join()
     await newer.join()
-    await refused(older.join(recipe=recipe("movement", "LAMB")), "SUPERSEDED")
+    await refused(older.join(recipe=recipe("movement", "LAMB")), "NEWER_SESSION")
     status = await serving.status()
     assert (status.settings.recipe.kind, status.settings.rule_settings["momentum"]) == ("rms", 0.9)
     await newer.initialize()
@@ -343,15 +344,15 @@ async def test_the_decision_survives_a_restart(
 ) -> None:
     settings = {"data_dir": tmp_path, "durability": durability}
     serving = await auto(serve, **settings)
-    worker = await serving.joined(recipe=own, directions=ALL_DIRECTIONS)
+    worker = await serving.joined(recipe=own, features=ALL)
     await worker.initialize()
     before, told = worker.membership.settings, await rule_of(serving)
     await end(serving)
     serving = await auto(serve, resume=True, **settings)
     assert await rule_of(serving) == told
     other = recipe(optimizer="Adam")
-    await refused(serving.worker().join(recipe=other, directions=ALL_DIRECTIONS), "RECIPE")
-    assert (await serving.worker().join(recipe=own, directions=ALL_DIRECTIONS)).settings == before
+    await refused(serving.worker().join(recipe=other, features=ALL), "RECIPE")
+    assert (await serving.worker().join(recipe=own, features=ALL)).settings == before
 
 
 async def test_a_run_that_began_under_a_named_rule_goes_on_with_gradients(serve: Serve, tmp_path: Path) -> None:
@@ -361,7 +362,7 @@ async def test_a_run_that_began_under_a_named_rule_goes_on_with_gradients(serve:
     serving = await auto(serve, data_dir=tmp_path, resume=True)
     assert await rule_of(serving) == "rule auto: gem, direction gradient, eta 0.05"
     await refused(serving.worker().join(recipe=recipe()), "RECIPE")
-    assert (await serving.worker().join(directions=ALL_DIRECTIONS)).settings.direction == ""
+    assert (await serving.worker().join(features=ALL)).settings.direction == ""
 
 
 async def test_a_resumed_server_that_names_its_rule_needs_no_recipe(serve: Serve, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from gemps.v1 import status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.waiting import eventually_async
-from tests.wire.calls import SERVICE
+from tests.wire.calls import METHODS, path_of
 from tests.wire.refusals import PATIENCE, Refusal, answered_or_refused, refused
 from tests.wire.serving import Serving
 
@@ -22,19 +22,19 @@ def silent_call(channel: grpc.aio.Channel, method: str) -> Any:
     return channel.stream_stream(method)()
 
 
-@pytest.mark.parametrize("method", [method.name for method in SERVICE.methods])
+@pytest.mark.parametrize("method", [method.name for method in METHODS.values()])
 async def test_call_without_a_first_message_is_ended(
     serving: Serving, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.setattr(first_message, "PATIENCE_SECONDS", 0.1)
-    await refused(silent_call(serving.channel, f"/{SERVICE.full_name}/{method}").read(), "STALLED")
+    await refused(silent_call(serving.channel, path_of(method)).read(), "STALLED")
 
 
 async def test_stream_that_has_begun_may_be_silent(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     (worker,) = await serving.training(1)
     await worker.commit(worker.delta(1))
     monkeypatch.setattr(first_message, "PATIENCE_SECONDS", 0.1)
-    await refused(silent_call(serving.channel, f"/{SERVICE.full_name}/Commit").read(), "STALLED")
+    await refused(silent_call(serving.channel, path_of("Commit")).read(), "STALLED")
     await worker.commit(worker.delta(2))
 
 
@@ -53,7 +53,7 @@ async def test_where_many_are_silent_the_first_of_them_go(serving: Serving, monk
     monkeypatch.setattr(first_message.FirstMessages, "wait", counting)
     calls = []
     for number in range(1, 6):
-        calls.append(silent_call(serving.channel, f"/{SERVICE.full_name}/Initialize"))
+        calls.append(silent_call(serving.channel, path_of("Initialize")))
         await calls[-1].wait_for_connection()
         await eventually_async(lambda expected=number: begun == expected)
     for call in calls[:3]:
@@ -65,7 +65,7 @@ async def test_where_many_are_silent_the_first_of_them_go(serving: Serving, monk
 
 
 async def test_call_without_any_message_is_refused(serving: Serving) -> None:
-    call = silent_call(serving.channel, f"/{SERVICE.full_name}/GetStatus")
+    call = silent_call(serving.channel, path_of("GetStatus"))
     await call.done_writing()
     await refused(call.read(), "MALFORMED")
 
@@ -204,7 +204,7 @@ async def test_watcher_of_the_status_that_reads_nothing_gives_its_place_back(
 ) -> None:
     monkeypatch.setattr(status, "MAX_WATCHERS", 1)
     monkeypatch.setattr(status, "UNREAD_SECONDS", 0.2)
-    writer = await ReadsNothing(f"/{SERVICE.full_name}/WatchStatus", b"").call(serving)
+    writer = await ReadsNothing(path_of("WatchStatus"), b"").call(serving)
     await eventually_async(lambda: serving.server.status_watchers)
     request = status_pb2.WatchStatusRequest()
 

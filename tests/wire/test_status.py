@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.waiting import eventually_async
-from tests.wire.calls import SERVICE, Stream
+from tests.wire.calls import SERVICES, Stream
 from tests.wire.conftest import Serve
 from tests.wire.model import BFLOAT16, FLOAT32, INT4_BLOCK, LARGE, SMALL
 from tests.wire.refusals import PATIENCE, refused
@@ -215,7 +215,7 @@ async def test_session_ids_appear_nowhere(serve: Serve) -> None:
         said.append((refusal.message + str(refusal.metadata)).encode())
     newer = serving.adopt(first.twin())
     await newer.join()
-    refusal = await refused(first.heartbeat(), "SUPERSEDED")
+    refusal = await refused(first.heartbeat(), "NEWER_SESSION")
     said.append((refusal.message + str(refusal.metadata)).encode())
     said.append((await serving.status()).SerializeToString())
     for worker in (first, second, newer):
@@ -425,7 +425,7 @@ async def test_checkpoint_without_a_data_directory_is_not_offered(serving: Servi
 # -- health and reflection ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["", SERVICE.full_name])
+@pytest.mark.parametrize("name", ["", *(service.full_name for service in SERVICES)])
 async def test_health_says_serving(serving: Serving, name: str) -> None:
     health = health_pb2_grpc.HealthStub(serving.channel)
     answer = await health.Check(health_pb2.HealthCheckRequest(service=name))
@@ -451,7 +451,7 @@ async def reflected(serving: Serving) -> reflection_pb2.ServerReflectionResponse
 async def test_reflection_lists_the_service_when_asked_for(serve: Serve) -> None:
     answer = await reflected(await serve(reflection=True))
     names = {service.name for service in answer.list_services_response.service}
-    assert {SERVICE.full_name, "grpc.health.v1.Health"} <= names
+    assert {*(service.full_name for service in SERVICES), "grpc.health.v1.Health"} <= names
 
 
 async def test_reflection_is_off_by_default(serving: Serving) -> None:

@@ -21,7 +21,7 @@ async def test_newer_stream_ends_the_older_one_that_uploads(serve: Serve) -> Non
     await older.send(commit.chunk_messages()[0])
     newer = worker.commit_stream()
     await newer.send_commit(commit)
-    await older.refused("SUPERSEDED")
+    await older.refused("NEWER_CALL")
     outcome = await newer.outcome()
     assert not outcome.verdict.duplicate
     assert outcome.verdict.version.clock == 2
@@ -38,7 +38,7 @@ async def test_newer_stream_ends_the_older_one_that_waits_for_a_buffer(serve: Se
     await serving.until_waiting(1)
     newer = worker.commit_stream()
     await newer.send(worker.prepare(worker.delta(1)).opening())
-    await older.refused("SUPERSEDED")
+    await older.refused("NEWER_CALL")
     held.cancel()
     await newer.proceed()
     newer.cancel()
@@ -53,7 +53,7 @@ async def test_newer_stream_ends_the_older_one_that_rests(serving: Serving) -> N
     await older.outcome()
     newer = worker.commit_stream()
     await newer.send_commit(worker.prepare(worker.delta(2)))
-    await older.refused("SUPERSEDED")
+    await older.refused("NEWER_CALL")
     assert (await newer.outcome()).verdict.sequence == 2
 
 
@@ -76,7 +76,7 @@ async def test_newer_session_of_the_same_name_ends_the_older_ones_stream(serve: 
     answer = await newer.join()
     assert answer.rank == 0
     assert answer.last_applied_sequence == 0
-    refusal = await stream.refused("SUPERSEDED")
+    refusal = await stream.refused("NEWER_SESSION")
     assert "name" in refusal.message
     await newer.pull()
     await serving.next_commit_works(newer)
@@ -96,7 +96,7 @@ async def test_superseded_session_is_told_so_in_every_later_call(serving: Servin
             "heartbeat": older.heartbeat,
             "initialize": older.initialize,
         }
-        await refused(calls[call](), "SUPERSEDED")
+        await refused(calls[call](), "NEWER_SESSION")
 
 
 async def test_newer_session_of_the_same_name_begins_without_a_moment(serving: Serving) -> None:

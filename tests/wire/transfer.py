@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 import google_crc32c
 from gemps.v1 import commit_pb2, parameters_pb2, transfer_pb2
 
-from tests.wire.model import FLOAT32, Model, Values
+from tests.wire.model import Model, Values
 
 # commit.proto: "A payload of at most 64 KiB goes whole".
 WHOLE_LIMIT = 64 * 1024
 MIB = 1024 * 1024
-# parameter_server.proto: "Messages are at most 2 MiB + 64 KiB"; transfer.proto: a chunk has 1 byte to 2 MiB.
+# worker.proto: "Messages are at most 2 MiB + 64 KiB"; transfer.proto: a chunk has 1 byte to 2 MiB.
 MESSAGE_LIMIT = 2 * MIB + 64 * 1024
 CHUNK_LIMIT = 2 * MIB
 
@@ -40,9 +40,9 @@ def crc32c(data: bytes) -> int:
     return int(google_crc32c.value(data))
 
 
-def cut_payload(model: Model, payload: bytes, chunk_bytes: int, wire_type: int = FLOAT32) -> list[transfer_pb2.Chunk]:
-    cuts = model.cut(chunk_bytes, wire_type)
-    return [transfer_pb2.Chunk(offset=start, data=payload[start:end]) for start, end in cuts]
+def cut_payload(payload: bytes, chunk_bytes: int) -> list[bytes]:
+    """Chunks of this size, wherever that cuts."""
+    return [payload[start : start + chunk_bytes] for start in range(0, len(payload), chunk_bytes)]
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Commit:
 
     header: commit_pb2.CommitHeader
     payload: bytes
-    chunks: list[transfer_pb2.Chunk]
+    chunks: list[bytes]
     footer: transfer_pb2.Footer
 
     @property
@@ -90,12 +90,12 @@ class Commit:
         fields = {descriptor.name: value for descriptor, value in self.footer.ListFields()}
         return Commit(self.header, self.payload, self.chunks, transfer_pb2.Footer(**(fields | changes)))
 
-    def with_chunks(self, chunks: list[transfer_pb2.Chunk]) -> "Commit":
+    def with_chunks(self, chunks: list[bytes]) -> "Commit":
         return Commit(self.header, self.payload, chunks, self.footer)
 
 
-def footer_of(payload: bytes, chunks: list[transfer_pb2.Chunk]) -> transfer_pb2.Footer:
-    return transfer_pb2.Footer(byte_count=len(payload), chunk_count=len(chunks), crc32c=crc32c(payload))
+def footer_of(payload: bytes) -> transfer_pb2.Footer:
+    return transfer_pb2.Footer(crc32c=crc32c(payload))
 
 
 @dataclass
@@ -121,27 +121,23 @@ class Transfer:
         if header.HasField("buffers"):
             self.model = self.model.selecting(indices_of(header.buffers.runs))
         assert header.byte_count == self.model.byte_count(self.wire_type)
-        assert header.offset == self.start
         assert header.version.incarnation > 0
         assert header.version.clock > 0
         self.header = header
 
-    def add_chunk(self, chunk: transfer_pb2.Chunk) -> None:
+    def add_chunk(self, chunk: bytes) -> None:
         assert self.header is not None
         assert self.footer is None
-        assert chunk.offset == self.received
-        assert 1 <= len(chunk.data) <= self.chunk_limit
-        self.payload += chunk.data
+        assert 1 <= len(chunk) <= self.chunk_limit
+        self.payload += chunk
         self.chunk_count += 1
         assert self.received <= self.header.byte_count
-        assert self.model.is_border(self.received, self.wire_type)
-        self.crc32c = int(google_crc32c.extend(self.crc32c, chunk.data))
+        self.crc32c = int(google_crc32c.extend(self.crc32c, chunk))
 
     def add_footer(self, footer: transfer_pb2.Footer) -> None:
         assert self.header is not None
         assert self.footer is None
-        assert self.received == self.header.byte_count == footer.byte_count
-        assert self.chunk_count == footer.chunk_count
+        assert self.received == self.header.byte_count
         assert self.crc32c == footer.crc32c
         self.footer = footer
 

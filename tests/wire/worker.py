@@ -16,6 +16,14 @@ from tests.wire.model import FLOAT32, Model, Values
 from tests.wire.refusals import PATIENCE, Refusal, refused
 from tests.wire.transfer import CHUNK_LIMIT, MIB, Commit, Transfer, cut_payload, footer_of, runs_of
 
+# What each worker here announces unless a test says otherwise; some of it only raw messages of a test can do.
+FEATURES = ("differences", "shards", "recipe")
+
+
+def announced(*directions: str, clips: bool = True) -> list[str]:
+    """Features of a worker that computes these directions, and clips gradients."""
+    return [*FEATURES, *(["clip-norm"] if clips else []), *(f"direction-{one}" for one in directions)]
+
 
 @dataclass
 class Outcome:
@@ -81,6 +89,7 @@ class RawWorker:
             "worker_name": self.name,
             "host_id": "host",
             "layout": self.model.to_proto(),
+            "features": FEATURES,
             "agent": "wire-tests",
             "device": "cpu",
         }
@@ -111,12 +120,12 @@ class RawWorker:
     def upload(self, values: Values, chunk_bytes: int = MIB) -> list[parameters_pb2.InitializeRequest]:
         """The messages of an Initialize: header, each chunk, footer."""
         payload = self.model.encode(values)
-        chunks = cut_payload(self.model, payload, chunk_bytes, FLOAT32)
+        chunks = cut_payload(payload, chunk_bytes)
         header = parameters_pb2.InitializeHeader(session_id=self.session_id, byte_count=len(payload))
         return [
             parameters_pb2.InitializeRequest(header=header),
             *(parameters_pb2.InitializeRequest(chunk=chunk) for chunk in chunks),
-            parameters_pb2.InitializeRequest(footer=footer_of(payload, chunks)),
+            parameters_pb2.InitializeRequest(footer=footer_of(payload)),
         ]
 
     def initialize_stream(self) -> Stream:
@@ -176,7 +185,7 @@ class RawWorker:
         """The next commit, with this delta, against what the worker holds; `selected`: the BUFFERs in it."""
         model = self.model if selected is None else self.model.selecting(selected)
         payload = model.encode(delta, self.delta_wire_type)
-        chunks = cut_payload(model, payload, chunk_bytes, self.delta_wire_type)
+        chunks = cut_payload(payload, chunk_bytes)
         if selected is not None:
             header_changes = {"buffers": transfer_pb2.BufferSelection(runs=runs_of(selected))} | header_changes
         fields = {
@@ -187,7 +196,7 @@ class RawWorker:
             "byte_count": len(payload),
         }
         header = commit_pb2.CommitHeader(**(fields | header_changes))
-        return Commit(header, payload, chunks, footer_of(payload, chunks))
+        return Commit(header, payload, chunks, footer_of(payload))
 
     def delta(self, seed: int) -> Values:
         return self.model.random_values(seed, scale=0.01)
@@ -309,7 +318,7 @@ def collect(message: Any, header_field: str, transfer: Transfer, stop_after: int
         transfer.add_header(getattr(message, header_field))
     if stop_after == 0 and transfer.header is not None:
         return True
-    if message.HasField("chunk"):
+    if message.chunk:
         transfer.add_chunk(message.chunk)
         if transfer.chunk_count == stop_after:
             return True

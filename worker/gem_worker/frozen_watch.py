@@ -73,12 +73,13 @@ class FrozenWatch:
         )
 
 
-def warn_of_own_values(own: Layout, run: Layout) -> None:
-    """Warn once of FROZEN tensors whose values in this worker (`own`) are not those that the run began with (`run`).
+def warn_of_own_values(layout: Layout, changed: Sequence[int]) -> None:
+    """Warn once of FROZEN tensors whose values in this worker are not those that the run began with.
 
-    The server lets only a worker join with such values that has committed in this run before.
+    The server lets only a worker join with such values that has committed in this run before, and names them
+    (`changed`: their indices in the layout).
     """
-    names = [ours.name for ours, runs in zip(own.tensors, run.tensors, strict=True) if ours.sha256 != runs.sha256]
+    names = [layout.tensors[index].name for index in changed if index < len(layout.tensors)]
     if names:
         _log.warning(
             "frozen tensors have other values than the run began with: %s. This worker was in the run before, so it "

@@ -14,11 +14,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from gem_core import features
+from gem_core.features import direction_feature
 from gem_core.recipe import Recipe, RecipeKind
 from gem_core.registry import DIRECTIONS
 from gem_worker.adapter import describe_adapter
 from gem_worker.batch_watch import BatchWatch
 from gem_worker.client import (
+    NO_STEPS,
     Client,
     ClientError,
     ClientEvent,
@@ -28,6 +31,7 @@ from gem_worker.client import (
     RunFinishedError,
     RunSettings,
     RunState,
+    StepCount,
     Verdict,
     Version,
 )
@@ -68,6 +72,15 @@ from gem_worker.weight_watch import NAMED_RULE, WeightWatch
 from gem_worker.wire_choice import WireChoice, offer
 
 _log = logging.getLogger(__name__)
+
+# What this worker does with gradients (session.proto).
+FEATURES = (
+    features.LOCAL_STEPS,
+    features.PRECONDITIONED_LOCAL_STEPS,
+    features.CLIP_NORM,
+    features.RECIPE,
+    *(direction_feature(one) for one in DIRECTIONS if one != "gradient"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +236,7 @@ class ParameterServer:
             steps_per_epoch=-(-steps_per_epoch // self.every),
             delta_wire_types=offered.deltas,
             parameter_wire_types=offered.parameters,
-            directions=DIRECTIONS,
+            features=FEATURES,
             recipe=None if self._choice is None else self._choice.recipe,
             settings=client_settings,
             on_event=on_event,
@@ -271,7 +284,7 @@ class ParameterServer:
                 difference = layout.first_difference(inspected[0])
                 if difference is not None:
                     raise UnsupportedModelError(f"the model's layout changed while it joined: {difference}")
-            warn_of_own_values(layout, self._client.layout)
+            warn_of_own_values(layout, membership.changed_frozen)
             self._frozen_watch = FrozenWatch(inspected[1])
             self._adapter = describe_adapter(self.model, inspected[1])
             flat = FlatModel(self.model, inspected)
@@ -406,7 +419,8 @@ class ParameterServer:
             eta = self._client.next_eta
             staged = transfer.stage(eta, loss, self._client.shared_delta)
             if staged.usable:
-                report = self._commit(transfer, staged, samples, eta, local_steps if self._local.enabled else 0)
+                steps = StepCount(local_steps, leaves=local_steps < self.run_settings.local_steps)
+                report = self._commit(transfer, staged, samples, eta, steps if self._local.enabled else NO_STEPS)
             else:
                 report = self._skip(transfer, staged.loss, samples, eta)
         finally:
@@ -433,7 +447,7 @@ class ParameterServer:
         is_finite = staged.usable or bool(staged.bad_buffer)
         try:
             if staged.usable:
-                report = self._commit(transfer, staged, samples, rate, 0, decays)
+                report = self._commit(transfer, staged, samples, rate, NO_STEPS, decays)
             else:
                 report = self._skip(transfer, staged.loss, samples, rate)
         finally:
@@ -468,7 +482,7 @@ class ParameterServer:
         transfer.clock.computed()
         staged = local.stage(transfer, loss, self._client.shared_delta)
         if staged.usable:
-            report = self._commit(transfer, staged, samples, local.rate, local.steps)
+            report = self._commit(transfer, staged, samples, local.rate, StepCount(optimizer_steps=local.steps))
             local.installed(transfer.rounded_away() if report.applied else None)
             local.adapt(report.verdict.relative_speed if report.verdict is not None else 0.0)
         else:
@@ -602,7 +616,7 @@ class ParameterServer:
         staged: Staged,
         samples: int,
         eta: float,
-        local_steps: int,
+        steps: StepCount,
         decays: Sequence[float] = (),
     ) -> StepReport:
         has_recipe = self.run_settings.recipe is not None
@@ -624,7 +638,7 @@ class ParameterServer:
                 samples=samples,
                 in_place=transfer.in_place,
                 scale=staged.scale,
-                local_steps=local_steps,
+                steps=steps,
                 buffers=transfer.buffers,
                 eta=eta if has_recipe else None,
                 decays=decays,

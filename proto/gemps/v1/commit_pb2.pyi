@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CommitHeader(_message.Message):
-    __slots__ = ("session_id", "sequence", "base_version", "wire_type", "byte_count", "loss", "samples", "payload_crc32c", "shared_memory", "scale", "local_steps", "commit_id", "buffers", "eta", "decays")
+    __slots__ = ("session_id", "sequence", "base_version", "wire_type", "byte_count", "loss", "samples", "scale", "payload_crc32c", "local_steps", "leaves", "optimizer_steps", "buffers", "eta", "decays", "commit_id", "shared_memory")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -17,14 +17,16 @@ class CommitHeader(_message.Message):
     BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
-    PAYLOAD_CRC32C_FIELD_NUMBER: _ClassVar[int]
-    SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_CRC32C_FIELD_NUMBER: _ClassVar[int]
     LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
-    COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_STEPS_FIELD_NUMBER: _ClassVar[int]
     BUFFERS_FIELD_NUMBER: _ClassVar[int]
     ETA_FIELD_NUMBER: _ClassVar[int]
     DECAYS_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     sequence: int
     base_version: _transfer_pb2.Version
@@ -32,25 +34,27 @@ class CommitHeader(_message.Message):
     byte_count: int
     loss: float
     samples: int
-    payload_crc32c: int
-    shared_memory: _transfer_pb2.SharedMemoryHandle
     scale: float
+    payload_crc32c: int
     local_steps: int
-    commit_id: int
+    leaves: bool
+    optimizer_steps: int
     buffers: _transfer_pb2.BufferSelection
     eta: float
     decays: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, session_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., base_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., byte_count: _Optional[int] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., payload_crc32c: _Optional[int] = ..., shared_memory: _Optional[_Union[_transfer_pb2.SharedMemoryHandle, _Mapping]] = ..., scale: _Optional[float] = ..., local_steps: _Optional[int] = ..., commit_id: _Optional[int] = ..., buffers: _Optional[_Union[_transfer_pb2.BufferSelection, _Mapping]] = ..., eta: _Optional[float] = ..., decays: _Optional[_Iterable[float]] = ...) -> None: ...
+    commit_id: int
+    shared_memory: _transfer_pb2.SharedMemoryHandle
+    def __init__(self, session_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., base_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., byte_count: _Optional[int] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., scale: _Optional[float] = ..., payload_crc32c: _Optional[int] = ..., local_steps: _Optional[int] = ..., leaves: bool = ..., optimizer_steps: _Optional[int] = ..., buffers: _Optional[_Union[_transfer_pb2.BufferSelection, _Mapping]] = ..., eta: _Optional[float] = ..., decays: _Optional[_Iterable[float]] = ..., commit_id: _Optional[int] = ..., shared_memory: _Optional[_Union[_transfer_pb2.SharedMemoryHandle, _Mapping]] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
-    __slots__ = ("header", "chunk", "footer")
+    __slots__ = ("header", "footer", "chunk")
     HEADER_FIELD_NUMBER: _ClassVar[int]
-    CHUNK_FIELD_NUMBER: _ClassVar[int]
     FOOTER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
     header: CommitHeader
-    chunk: _transfer_pb2.Chunk
     footer: _transfer_pb2.Footer
-    def __init__(self, header: _Optional[_Union[CommitHeader, _Mapping]] = ..., chunk: _Optional[_Union[_transfer_pb2.Chunk, _Mapping]] = ..., footer: _Optional[_Union[_transfer_pb2.Footer, _Mapping]] = ...) -> None: ...
+    chunk: bytes
+    def __init__(self, header: _Optional[_Union[CommitHeader, _Mapping]] = ..., footer: _Optional[_Union[_transfer_pb2.Footer, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class Proceed(_message.Message):
     __slots__ = ("sequence",)
@@ -99,15 +103,15 @@ class Verdict(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., duplicate: bool = ..., staleness: _Optional[int] = ..., statistics: _Optional[_Union[CommitStatistics, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., next_eta: _Optional[float] = ..., relative_speed: _Optional[float] = ..., progress: _Optional[float] = ...) -> None: ...
 
 class CommitResponse(_message.Message):
-    __slots__ = ("proceed", "verdict", "parameters", "chunk", "footer")
+    __slots__ = ("proceed", "verdict", "parameters", "footer", "chunk")
     PROCEED_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
-    CHUNK_FIELD_NUMBER: _ClassVar[int]
     FOOTER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
     proceed: Proceed
     verdict: Verdict
     parameters: _transfer_pb2.ParametersHeader
-    chunk: _transfer_pb2.Chunk
     footer: _transfer_pb2.Footer
-    def __init__(self, proceed: _Optional[_Union[Proceed, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., parameters: _Optional[_Union[_transfer_pb2.ParametersHeader, _Mapping]] = ..., chunk: _Optional[_Union[_transfer_pb2.Chunk, _Mapping]] = ..., footer: _Optional[_Union[_transfer_pb2.Footer, _Mapping]] = ...) -> None: ...
+    chunk: bytes
+    def __init__(self, proceed: _Optional[_Union[Proceed, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., parameters: _Optional[_Union[_transfer_pb2.ParametersHeader, _Mapping]] = ..., footer: _Optional[_Union[_transfer_pb2.Footer, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...

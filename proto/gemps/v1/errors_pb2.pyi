@@ -29,7 +29,8 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_TOO_MANY: _ClassVar[ErrorReason]
     ERROR_REASON_STORAGE_FULL: _ClassVar[ErrorReason]
     ERROR_REASON_STALLED: _ClassVar[ErrorReason]
-    ERROR_REASON_SUPERSEDED: _ClassVar[ErrorReason]
+    ERROR_REASON_NEWER_SESSION: _ClassVar[ErrorReason]
+    ERROR_REASON_NEWER_CALL: _ClassVar[ErrorReason]
     ERROR_REASON_STARTING: _ClassVar[ErrorReason]
     ERROR_REASON_DRAINING: _ClassVar[ErrorReason]
     ERROR_REASON_CREDENTIALS: _ClassVar[ErrorReason]
@@ -37,8 +38,9 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_INTERNAL: _ClassVar[ErrorReason]
     ERROR_REASON_NOT_OFFERED: _ClassVar[ErrorReason]
     ERROR_REASON_NO_SHARED_MEMORY: _ClassVar[ErrorReason]
-    ERROR_REASON_DIRECTION: _ClassVar[ErrorReason]
+    ERROR_REASON_FEATURE: _ClassVar[ErrorReason]
     ERROR_REASON_RECIPE: _ClassVar[ErrorReason]
+    ERROR_REASON_VERSION: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_MALFORMED: ErrorReason
 ERROR_REASON_OUT_OF_ORDER: ErrorReason
@@ -62,7 +64,8 @@ ERROR_REASON_WAITING_ROOM: ErrorReason
 ERROR_REASON_TOO_MANY: ErrorReason
 ERROR_REASON_STORAGE_FULL: ErrorReason
 ERROR_REASON_STALLED: ErrorReason
-ERROR_REASON_SUPERSEDED: ErrorReason
+ERROR_REASON_NEWER_SESSION: ErrorReason
+ERROR_REASON_NEWER_CALL: ErrorReason
 ERROR_REASON_STARTING: ErrorReason
 ERROR_REASON_DRAINING: ErrorReason
 ERROR_REASON_CREDENTIALS: ErrorReason
@@ -70,5 +73,6 @@ ERROR_REASON_ROLE: ErrorReason
 ERROR_REASON_INTERNAL: ErrorReason
 ERROR_REASON_NOT_OFFERED: ErrorReason
 ERROR_REASON_NO_SHARED_MEMORY: ErrorReason
-ERROR_REASON_DIRECTION: ErrorReason
+ERROR_REASON_FEATURE: ErrorReason
 ERROR_REASON_RECIPE: ErrorReason
+ERROR_REASON_VERSION: ErrorReason

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15gemps/v1/layout.proto\x12\x08gemps.v1\"\xbf\x01\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x04\x12+\n\x0c\x65lement_type\x18\x03 \x01(\x0e\x32\x15.gemps.v1.ElementType\x12\"\n\x04kind\x18\x04 \x01(\x0e\x32\x14.gemps.v1.TensorKind\x12\x0f\n\x07\x61liases\x18\x05 \x03(\t\x12\"\n\x04role\x18\x06 \x01(\x0e\x32\x14.gemps.v1.TensorRole\x12\x0e\n\x06sha256\x18\x07 \x01(\x0c\"/\n\x06Layout\x12%\n\x07tensors\x18\x01 \x03(\x0b\x32\x14.gemps.v1.TensorSpec*\xba\x02\n\x0b\x45lementType\x12\x1c\n\x18\x45LEMENT_TYPE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT32\x10\x01\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT64\x10\x02\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT16\x10\x03\x12\x19\n\x15\x45LEMENT_TYPE_BFLOAT16\x10\x04\x12\x15\n\x11\x45LEMENT_TYPE_INT8\x10\x05\x12\x16\n\x12\x45LEMENT_TYPE_INT16\x10\x06\x12\x16\n\x12\x45LEMENT_TYPE_INT32\x10\x07\x12\x16\n\x12\x45LEMENT_TYPE_INT64\x10\x08\x12\x16\n\x12\x45LEMENT_TYPE_UINT8\x10\t\x12\x15\n\x11\x45LEMENT_TYPE_BOOL\x10\n\x12\x16\n\x12\x45LEMENT_TYPE_OTHER\x10\x0b*\x90\x01\n\nTensorKind\x12\x1b\n\x17TENSOR_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15TENSOR_KIND_PARAMETER\x10\x01\x12\x16\n\x12TENSOR_KIND_BUFFER\x10\x02\x12\x16\n\x12TENSOR_KIND_FROZEN\x10\x04\"\x04\x08\x03\x10\x03*\x14TENSOR_KIND_CONSTANT*D\n\nTensorRole\x12\x1b\n\x17TENSOR_ROLE_UNSPECIFIED\x10\x00\x12\x19\n\x15TENSOR_ROLE_EMBEDDING\x10\x01\x42K\n\x0c\x64\x65v.gemps.v1B\x0bLayoutProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15gemps/v1/layout.proto\x12\x08gemps.v1\"\xbf\x01\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x04\x12+\n\x0c\x65lement_type\x18\x03 \x01(\x0e\x32\x15.gemps.v1.ElementType\x12\"\n\x04kind\x18\x04 \x01(\x0e\x32\x14.gemps.v1.TensorKind\x12\x0f\n\x07\x61liases\x18\x05 \x03(\t\x12\"\n\x04role\x18\x06 \x01(\x0e\x32\x14.gemps.v1.TensorRole\x12\x0e\n\x06sha256\x18\x07 \x01(\x0c\"/\n\x06Layout\x12%\n\x07tensors\x18\x01 \x03(\x0b\x32\x14.gemps.v1.TensorSpec*\xba\x02\n\x0b\x45lementType\x12\x1c\n\x18\x45LEMENT_TYPE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT32\x10\x01\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT64\x10\x02\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT16\x10\x03\x12\x19\n\x15\x45LEMENT_TYPE_BFLOAT16\x10\x04\x12\x15\n\x11\x45LEMENT_TYPE_INT8\x10\x05\x12\x16\n\x12\x45LEMENT_TYPE_INT16\x10\x06\x12\x16\n\x12\x45LEMENT_TYPE_INT32\x10\x07\x12\x16\n\x12\x45LEMENT_TYPE_INT64\x10\x08\x12\x16\n\x12\x45LEMENT_TYPE_UINT8\x10\t\x12\x15\n\x11\x45LEMENT_TYPE_BOOL\x10\n\x12\x16\n\x12\x45LEMENT_TYPE_OTHER\x10\x0b*t\n\nTensorKind\x12\x1b\n\x17TENSOR_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15TENSOR_KIND_PARAMETER\x10\x01\x12\x16\n\x12TENSOR_KIND_BUFFER\x10\x02\x12\x16\n\x12TENSOR_KIND_FROZEN\x10\x03*D\n\nTensorRole\x12\x1b\n\x17TENSOR_ROLE_UNSPECIFIED\x10\x00\x12\x19\n\x15TENSOR_ROLE_EMBEDDING\x10\x01\x42K\n\x0c\x64\x65v.gemps.v1B\x0bLayoutProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,10 +34,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'\n\014dev.gemps.v1B\013LayoutProtoP\001Z\036gemps.dev/gen/gemps/v1;gempsv1\370\001\001\252\002\010Gemps.V1'
   _globals['_ELEMENTTYPE']._serialized_start=279
   _globals['_ELEMENTTYPE']._serialized_end=593
-  _globals['_TENSORKIND']._serialized_start=596
-  _globals['_TENSORKIND']._serialized_end=740
-  _globals['_TENSORROLE']._serialized_start=742
-  _globals['_TENSORROLE']._serialized_end=810
+  _globals['_TENSORKIND']._serialized_start=595
+  _globals['_TENSORKIND']._serialized_end=711
+  _globals['_TENSORROLE']._serialized_start=713
+  _globals['_TENSORROLE']._serialized_end=781
   _globals['_TENSORSPEC']._serialized_start=36
   _globals['_TENSORSPEC']._serialized_end=227
   _globals['_LAYOUT']._serialized_start=229

@@ -26,7 +26,7 @@ from gemps.v1 import run_pb2 as gemps_dot_v1_dot_run__pb2
 from gemps.v1 import transfer_pb2 as gemps_dot_v1_dot_transfer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19gemps/v1/parameters.proto\x12\x08gemps.v1\x1a\x12gemps/v1/run.proto\x1a\x17gemps/v1/transfer.proto\"K\n\x10InitializeHeader\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x12\n\nbyte_count\x18\x02 \x01(\x04\x12\x0f\n\x07\x61\x64\x61pter\x18\x03 \x01(\x0c\"\x81\x01\n\x11InitializeRequest\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x1a.gemps.v1.InitializeHeader\x12\x1e\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x0f.gemps.v1.Chunk\x12 \n\x06\x66ooter\x18\x03 \x01(\x0b\x32\x10.gemps.v1.Footer\"f\n\x12InitializeResponse\x12,\n\x07outcome\x18\x01 \x01(\x0e\x32\x1b.gemps.v1.InitializeOutcome\x12\"\n\x07version\x18\x02 \x01(\x0b\x32\x11.gemps.v1.Version\"\xee\x01\n\x0bPullRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12(\n\rknown_version\x18\x02 \x01(\x0b\x32\x11.gemps.v1.Version\x12)\n\x0eresume_version\x18\x03 \x01(\x0b\x32\x11.gemps.v1.Version\x12\x15\n\rresume_offset\x18\x04 \x01(\x04\x12%\n\twire_type\x18\x05 \x01(\x0e\x32\x12.gemps.v1.WireType\x12\x13\n\x0bwith_layout\x18\x07 \x01(\x08\x12\r\n\x05\x63lock\x18\x08 \x01(\x04J\x04\x08\x06\x10\x07R\x0ewith_constants\"\xa9\x01\n\x0cPullResponse\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x1a.gemps.v1.ParametersHeader\x12\x1e\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x0f.gemps.v1.Chunk\x12 \n\x06\x66ooter\x18\x03 \x01(\x0b\x32\x10.gemps.v1.Footer\x12+\n\x0cnot_modified\x18\x04 \x01(\x0b\x32\x15.gemps.v1.NotModified\"X\n\x0bNotModified\x12\"\n\x07version\x18\x01 \x01(\x0b\x32\x11.gemps.v1.Version\x12%\n\trun_state\x18\x02 \x01(\x0e\x32\x12.gemps.v1.RunState*\x84\x01\n\x11InitializeOutcome\x12\"\n\x1eINITIALIZE_OUTCOME_UNSPECIFIED\x10\x00\x12\x1f\n\x1bINITIALIZE_OUTCOME_ACCEPTED\x10\x01\x12*\n&INITIALIZE_OUTCOME_ALREADY_INITIALIZED\x10\x02\x42O\n\x0c\x64\x65v.gemps.v1B\x0fParametersProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19gemps/v1/parameters.proto\x12\x08gemps.v1\x1a\x12gemps/v1/run.proto\x1a\x17gemps/v1/transfer.proto\"K\n\x10InitializeHeader\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x12\n\nbyte_count\x18\x02 \x01(\x04\x12\x0f\n\x07\x61\x64\x61pter\x18\x03 \x01(\x0c\"p\n\x11InitializeRequest\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x1a.gemps.v1.InitializeHeader\x12 \n\x06\x66ooter\x18\x02 \x01(\x0b\x32\x10.gemps.v1.Footer\x12\r\n\x05\x63hunk\x18\x03 \x01(\x0c\"f\n\x12InitializeResponse\x12,\n\x07outcome\x18\x01 \x01(\x0e\x32\x1b.gemps.v1.InitializeOutcome\x12\"\n\x07version\x18\x02 \x01(\x0b\x32\x11.gemps.v1.Version\"\xd8\x01\n\x0bPullRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12(\n\rknown_version\x18\x02 \x01(\x0b\x32\x11.gemps.v1.Version\x12)\n\x0eresume_version\x18\x03 \x01(\x0b\x32\x11.gemps.v1.Version\x12\x15\n\rresume_offset\x18\x04 \x01(\x04\x12%\n\twire_type\x18\x05 \x01(\x0e\x32\x12.gemps.v1.WireType\x12\x13\n\x0bwith_layout\x18\x06 \x01(\x08\x12\r\n\x05\x63lock\x18\x07 \x01(\x04\"\x98\x01\n\x0cPullResponse\x12+\n\x0cnot_modified\x18\x01 \x01(\x0b\x32\x15.gemps.v1.NotModified\x12*\n\x06header\x18\x02 \x01(\x0b\x32\x1a.gemps.v1.ParametersHeader\x12 \n\x06\x66ooter\x18\x03 \x01(\x0b\x32\x10.gemps.v1.Footer\x12\r\n\x05\x63hunk\x18\x04 \x01(\x0c\"X\n\x0bNotModified\x12\"\n\x07version\x18\x01 \x01(\x0b\x32\x11.gemps.v1.Version\x12%\n\trun_state\x18\x02 \x01(\x0e\x32\x12.gemps.v1.RunState*\x84\x01\n\x11InitializeOutcome\x12\"\n\x1eINITIALIZE_OUTCOME_UNSPECIFIED\x10\x00\x12\x1f\n\x1bINITIALIZE_OUTCOME_ACCEPTED\x10\x01\x12*\n&INITIALIZE_OUTCOME_ALREADY_INITIALIZED\x10\x02\x42O\n\x0c\x64\x65v.gemps.v1B\x0fParametersProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,18 +34,18 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gemps.v1.parameters_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\014dev.gemps.v1B\017ParametersProtoP\001Z\036gemps.dev/gen/gemps/v1;gempsv1\370\001\001\252\002\010Gemps.V1'
-  _globals['_INITIALIZEOUTCOME']._serialized_start=901
-  _globals['_INITIALIZEOUTCOME']._serialized_end=1033
+  _globals['_INITIALIZEOUTCOME']._serialized_start=844
+  _globals['_INITIALIZEOUTCOME']._serialized_end=976
   _globals['_INITIALIZEHEADER']._serialized_start=84
   _globals['_INITIALIZEHEADER']._serialized_end=159
-  _globals['_INITIALIZEREQUEST']._serialized_start=162
-  _globals['_INITIALIZEREQUEST']._serialized_end=291
-  _globals['_INITIALIZERESPONSE']._serialized_start=293
-  _globals['_INITIALIZERESPONSE']._serialized_end=395
-  _globals['_PULLREQUEST']._serialized_start=398
-  _globals['_PULLREQUEST']._serialized_end=636
-  _globals['_PULLRESPONSE']._serialized_start=639
-  _globals['_PULLRESPONSE']._serialized_end=808
-  _globals['_NOTMODIFIED']._serialized_start=810
-  _globals['_NOTMODIFIED']._serialized_end=898
+  _globals['_INITIALIZEREQUEST']._serialized_start=161
+  _globals['_INITIALIZEREQUEST']._serialized_end=273
+  _globals['_INITIALIZERESPONSE']._serialized_start=275
+  _globals['_INITIALIZERESPONSE']._serialized_end=377
+  _globals['_PULLREQUEST']._serialized_start=380
+  _globals['_PULLREQUEST']._serialized_end=596
+  _globals['_PULLRESPONSE']._serialized_start=599
+  _globals['_PULLRESPONSE']._serialized_end=751
+  _globals['_NOTMODIFIED']._serialized_start=753
+  _globals['_NOTMODIFIED']._serialized_end=841
 # @@protoc_insertion_point(module_scope)

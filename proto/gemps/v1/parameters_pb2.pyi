@@ -28,14 +28,14 @@ class InitializeHeader(_message.Message):
     def __init__(self, session_id: _Optional[bytes] = ..., byte_count: _Optional[int] = ..., adapter: _Optional[bytes] = ...) -> None: ...
 
 class InitializeRequest(_message.Message):
-    __slots__ = ("header", "chunk", "footer")
+    __slots__ = ("header", "footer", "chunk")
     HEADER_FIELD_NUMBER: _ClassVar[int]
-    CHUNK_FIELD_NUMBER: _ClassVar[int]
     FOOTER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
     header: InitializeHeader
-    chunk: _transfer_pb2.Chunk
     footer: _transfer_pb2.Footer
-    def __init__(self, header: _Optional[_Union[InitializeHeader, _Mapping]] = ..., chunk: _Optional[_Union[_transfer_pb2.Chunk, _Mapping]] = ..., footer: _Optional[_Union[_transfer_pb2.Footer, _Mapping]] = ...) -> None: ...
+    chunk: bytes
+    def __init__(self, header: _Optional[_Union[InitializeHeader, _Mapping]] = ..., footer: _Optional[_Union[_transfer_pb2.Footer, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class InitializeResponse(_message.Message):
     __slots__ = ("outcome", "version")
@@ -64,16 +64,16 @@ class PullRequest(_message.Message):
     def __init__(self, session_id: _Optional[bytes] = ..., known_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., resume_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., resume_offset: _Optional[int] = ..., wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., with_layout: bool = ..., clock: _Optional[int] = ...) -> None: ...
 
 class PullResponse(_message.Message):
-    __slots__ = ("header", "chunk", "footer", "not_modified")
-    HEADER_FIELD_NUMBER: _ClassVar[int]
-    CHUNK_FIELD_NUMBER: _ClassVar[int]
-    FOOTER_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("not_modified", "header", "footer", "chunk")
     NOT_MODIFIED_FIELD_NUMBER: _ClassVar[int]
-    header: _transfer_pb2.ParametersHeader
-    chunk: _transfer_pb2.Chunk
-    footer: _transfer_pb2.Footer
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    FOOTER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
     not_modified: NotModified
-    def __init__(self, header: _Optional[_Union[_transfer_pb2.ParametersHeader, _Mapping]] = ..., chunk: _Optional[_Union[_transfer_pb2.Chunk, _Mapping]] = ..., footer: _Optional[_Union[_transfer_pb2.Footer, _Mapping]] = ..., not_modified: _Optional[_Union[NotModified, _Mapping]] = ...) -> None: ...
+    header: _transfer_pb2.ParametersHeader
+    footer: _transfer_pb2.Footer
+    chunk: bytes
+    def __init__(self, not_modified: _Optional[_Union[NotModified, _Mapping]] = ..., header: _Optional[_Union[_transfer_pb2.ParametersHeader, _Mapping]] = ..., footer: _Optional[_Union[_transfer_pb2.Footer, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class NotModified(_message.Message):
     __slots__ = ("version", "run_state")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from gemps.v1 import layout_pb2 as gemps_dot_v1_dot_layout__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gemps/v1/transfer.proto\x12\x08gemps.v1\x1a\x15gemps/v1/layout.proto\"-\n\x07Version\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\r\n\x05\x63lock\x18\x02 \x01(\x04\"%\n\x05\x43hunk\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x1f\n\x0f\x42ufferSelection\x12\x0c\n\x04runs\x18\x01 \x03(\r\"A\n\x06\x46ooter\x12\x12\n\nbyte_count\x18\x01 \x01(\x04\x12\x13\n\x0b\x63hunk_count\x18\x02 \x01(\x04\x12\x0e\n\x06\x63rc32c\x18\x03 \x01(\x07\"\xfb\x02\n\x10ParametersHeader\x12\"\n\x07version\x18\x01 \x01(\x0b\x32\x11.gemps.v1.Version\x12%\n\twire_type\x18\x02 \x01(\x0e\x32\x12.gemps.v1.WireType\x12\x12\n\nbyte_count\x18\x03 \x01(\x04\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x15\n\rlayout_digest\x18\x06 \x01(\x0c\x12 \n\x06layout\x18\x07 \x01(\x0b\x32\x10.gemps.v1.Layout\x12\x33\n\rshared_memory\x18\x08 \x01(\x0b\x32\x1c.gemps.v1.SharedMemoryHandle\x12\x0f\n\x07\x61\x64\x61pter\x18\t \x01(\x0c\x12\x0e\n\x06shards\x18\n \x03(\t\x12\'\n\x0c\x62\x61se_version\x18\x0b \x01(\x0b\x32\x11.gemps.v1.Version\x12*\n\x07\x62uffers\x18\x0c \x01(\x0b\x32\x19.gemps.v1.BufferSelectionJ\x04\x08\x05\x10\x06R\x0ewith_constants\"H\n\x12SharedMemoryHandle\x12\x0e\n\x06region\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x12\n\nbyte_count\x18\x03 \x01(\x04*\xdc\x01\n\x08WireType\x12\x19\n\x15WIRE_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11WIRE_TYPE_FLOAT32\x10\x01\x12\x16\n\x12WIRE_TYPE_BFLOAT16\x10\x03\x12\x1b\n\x17WIRE_TYPE_SHARED_MEMORY\x10\x05\x12\x18\n\x14WIRE_TYPE_INT4_BLOCK\x10\x06\x12\x1a\n\x16WIRE_TYPE_SPARSE_BLOCK\x10\x07\"\x04\x08\x02\x10\x02\"\x04\x08\x04\x10\x04*\x11WIRE_TYPE_FLOAT16*\x14WIRE_TYPE_INT8_BLOCKBM\n\x0c\x64\x65v.gemps.v1B\rTransferProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gemps/v1/transfer.proto\x12\x08gemps.v1\x1a\x15gemps/v1/layout.proto\"-\n\x07Version\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\r\n\x05\x63lock\x18\x02 \x01(\x04\"\x1f\n\x0f\x42ufferSelection\x12\x0c\n\x04runs\x18\x01 \x03(\r\"\x18\n\x06\x46ooter\x12\x0e\n\x06\x63rc32c\x18\x01 \x01(\x07\"\xd5\x02\n\x10ParametersHeader\x12\"\n\x07version\x18\x01 \x01(\x0b\x32\x11.gemps.v1.Version\x12%\n\twire_type\x18\x02 \x01(\x0e\x32\x12.gemps.v1.WireType\x12\x12\n\nbyte_count\x18\x03 \x01(\x04\x12\x15\n\rlayout_digest\x18\x04 \x01(\x0c\x12\'\n\x0c\x62\x61se_version\x18\x05 \x01(\x0b\x32\x11.gemps.v1.Version\x12*\n\x07\x62uffers\x18\x06 \x01(\x0b\x32\x19.gemps.v1.BufferSelection\x12\x33\n\rshared_memory\x18\x07 \x01(\x0b\x32\x1c.gemps.v1.SharedMemoryHandle\x12 \n\x06layout\x18\x08 \x01(\x0b\x32\x10.gemps.v1.Layout\x12\x0f\n\x07\x61\x64\x61pter\x18\t \x01(\x0c\x12\x0e\n\x06shards\x18\n \x03(\t\"H\n\x12SharedMemoryHandle\x12\x0e\n\x06region\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x12\n\nbyte_count\x18\x03 \x01(\x04*\xb3\x01\n\x08WireType\x12\x19\n\x15WIRE_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11WIRE_TYPE_FLOAT32\x10\x01\x12\x16\n\x12WIRE_TYPE_BFLOAT16\x10\x03\x12\x1b\n\x17WIRE_TYPE_SHARED_MEMORY\x10\x05\x12\x18\n\x14WIRE_TYPE_INT4_BLOCK\x10\x06\x12\x1a\n\x16WIRE_TYPE_SPARSE_BLOCK\x10\x07\"\x04\x08\x02\x10\x02\"\x04\x08\x04\x10\x04\x42M\n\x0c\x64\x65v.gemps.v1B\rTransferProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,18 +33,16 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gemps.v1.transfer_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\014dev.gemps.v1B\rTransferProtoP\001Z\036gemps.dev/gen/gemps/v1;gempsv1\370\001\001\252\002\010Gemps.V1'
-  _globals['_WIRETYPE']._serialized_start=703
-  _globals['_WIRETYPE']._serialized_end=923
+  _globals['_WIRETYPE']._serialized_start=585
+  _globals['_WIRETYPE']._serialized_end=764
   _globals['_VERSION']._serialized_start=60
   _globals['_VERSION']._serialized_end=105
-  _globals['_CHUNK']._serialized_start=107
-  _globals['_CHUNK']._serialized_end=144
-  _globals['_BUFFERSELECTION']._serialized_start=146
-  _globals['_BUFFERSELECTION']._serialized_end=177
-  _globals['_FOOTER']._serialized_start=179
-  _globals['_FOOTER']._serialized_end=244
-  _globals['_PARAMETERSHEADER']._serialized_start=247
-  _globals['_PARAMETERSHEADER']._serialized_end=626
-  _globals['_SHAREDMEMORYHANDLE']._serialized_start=628
-  _globals['_SHAREDMEMORYHANDLE']._serialized_end=700
+  _globals['_BUFFERSELECTION']._serialized_start=107
+  _globals['_BUFFERSELECTION']._serialized_end=138
+  _globals['_FOOTER']._serialized_start=140
+  _globals['_FOOTER']._serialized_end=164
+  _globals['_PARAMETERSHEADER']._serialized_start=167
+  _globals['_PARAMETERSHEADER']._serialized_end=508
+  _globals['_SHAREDMEMORYHANDLE']._serialized_start=510
+  _globals['_SHAREDMEMORYHANDLE']._serialized_end=582
 # @@protoc_insertion_point(module_scope)

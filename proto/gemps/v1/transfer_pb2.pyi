@@ -31,14 +31,6 @@ class Version(_message.Message):
     clock: int
     def __init__(self, incarnation: _Optional[int] = ..., clock: _Optional[int] = ...) -> None: ...
 
-class Chunk(_message.Message):
-    __slots__ = ("offset", "data")
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    offset: int
-    data: bytes
-    def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
-
 class BufferSelection(_message.Message):
     __slots__ = ("runs",)
     RUNS_FIELD_NUMBER: _ClassVar[int]
@@ -46,40 +38,34 @@ class BufferSelection(_message.Message):
     def __init__(self, runs: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Footer(_message.Message):
-    __slots__ = ("byte_count", "chunk_count", "crc32c")
-    BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
-    CHUNK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("crc32c",)
     CRC32C_FIELD_NUMBER: _ClassVar[int]
-    byte_count: int
-    chunk_count: int
     crc32c: int
-    def __init__(self, byte_count: _Optional[int] = ..., chunk_count: _Optional[int] = ..., crc32c: _Optional[int] = ...) -> None: ...
+    def __init__(self, crc32c: _Optional[int] = ...) -> None: ...
 
 class ParametersHeader(_message.Message):
-    __slots__ = ("version", "wire_type", "byte_count", "offset", "layout_digest", "layout", "shared_memory", "adapter", "shards", "base_version", "buffers")
+    __slots__ = ("version", "wire_type", "byte_count", "layout_digest", "base_version", "buffers", "shared_memory", "layout", "adapter", "shards")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WIRE_TYPE_FIELD_NUMBER: _ClassVar[int]
     BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    LAYOUT_FIELD_NUMBER: _ClassVar[int]
-    SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
-    ADAPTER_FIELD_NUMBER: _ClassVar[int]
-    SHARDS_FIELD_NUMBER: _ClassVar[int]
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     BUFFERS_FIELD_NUMBER: _ClassVar[int]
+    SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
     version: Version
     wire_type: WireType
     byte_count: int
-    offset: int
     layout_digest: bytes
-    layout: _layout_pb2.Layout
-    shared_memory: SharedMemoryHandle
-    adapter: bytes
-    shards: _containers.RepeatedScalarFieldContainer[str]
     base_version: Version
     buffers: BufferSelection
-    def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., wire_type: _Optional[_Union[WireType, str]] = ..., byte_count: _Optional[int] = ..., offset: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., shared_memory: _Optional[_Union[SharedMemoryHandle, _Mapping]] = ..., adapter: _Optional[bytes] = ..., shards: _Optional[_Iterable[str]] = ..., base_version: _Optional[_Union[Version, _Mapping]] = ..., buffers: _Optional[_Union[BufferSelection, _Mapping]] = ...) -> None: ...
+    shared_memory: SharedMemoryHandle
+    layout: _layout_pb2.Layout
+    adapter: bytes
+    shards: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ..., wire_type: _Optional[_Union[WireType, str]] = ..., byte_count: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., base_version: _Optional[_Union[Version, _Mapping]] = ..., buffers: _Optional[_Union[BufferSelection, _Mapping]] = ..., shared_memory: _Optional[_Union[SharedMemoryHandle, _Mapping]] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., adapter: _Optional[bytes] = ..., shards: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SharedMemoryHandle(_message.Message):
     __slots__ = ("region", "offset", "byte_count")

@@ -12,12 +12,14 @@ class TornUploadError(RefusedError):
 
     grpc.aio (1.85.1) reports a broken connection, a cancelled call and a half-closed stream alike, as the end of the
     stream. So this error says nothing about the upload itself: it ends one attempt, and the same upload may already
-    arrive through another call. Only a caller that half-closed its stream can still receive the refusal.
+    arrive through another call. Only a caller that half-closed its stream can still receive the refusal, and it has a
+    bug.
     """
 
     def __init__(self, upload: str) -> None:
         super().__init__(
-            Reason.OUT_OF_ORDER, f"the stream ended without {upload}'s footer, and nothing changed: send it again"
+            Reason.OUT_OF_ORDER,
+            f"the stream was half-closed before {upload}'s footer, and nothing changed: send the footer first",
         )
 
 

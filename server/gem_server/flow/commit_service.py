@@ -8,11 +8,12 @@ import asyncio
 import math
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import NamedTuple, Self
+from functools import partial
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from gem_core import ChecksumError, WireType
+from gem_core import ChecksumError, UpdateRule, WireType
 from gem_core.checked_copy import checked_copy
 from gem_core.checksum import word_sum
 from gem_core.chunking.assemble import check_rest
@@ -37,6 +38,8 @@ from gem_server.state.run import Run
 from gem_server.state.sessions import Session, Sessions
 from gem_server.version import Handle, Version
 
+Result = TypeVar("Result")
+
 # Another shard has refused its piece by then, and can receive it again.
 RETRY_SECONDS = 0.1
 
@@ -44,7 +47,8 @@ RETRY_SECONDS = 0.1
 class Header(NamedTuple):
     """Header of a commit.
 
-    `checksum`: CRC32C; for SHARED_MEMORY the word sum. `handle`, `scale`: of PARAMETERs in shared memory. `buffers`:
+    `checksum`: CRC32C; for SHARED_MEMORY the word sum. `handle`: of PARAMETERs in shared memory. `scale`: factor of all
+    PARAMETERs. `local_steps`, `leaves`: see commit.proto; `optimizer_steps`: of the worker's own optimizer. `buffers`:
     those in the payload; None: all. `eta`, `decays`: in a run with a recipe.
     """
 
@@ -58,18 +62,12 @@ class Header(NamedTuple):
     handle: Handle | None = None
     scale: float | None = None
     local_steps: int = 0
+    leaves: bool = False
+    optimizer_steps: int = 0
     commit_id: int = 0
     buffers: Selection | None = None
     eta: float | None = None
     decays: tuple[float, ...] = ()
-
-
-class Footer(NamedTuple):
-    """Footer of a payload."""
-
-    byte_count: int
-    chunk_count: int
-    crc32c: int
 
 
 class CommitService:
@@ -88,8 +86,10 @@ class CommitService:
         journal: Journal,
         ordering: CommitOrder,
         recipe: RunRecipe,
+        rule: UpdateRule,
     ) -> None:
         self._central = central
+        self._rule = rule
         self._recipe = recipe
         self._copy_threads = copy_threads
         self._run = run
@@ -225,9 +225,9 @@ class CommitService:
         expected_type = session.join_info.delta_wire_type
         if header.wire_type is WireType.SHARED_MEMORY:
             _region_of(session, header)
-        elif header.handle is not None or header.scale is not None:
+        elif header.handle is not None:
             raise RefusedError(
-                Reason.WIRE_TYPE, "handle and scale are for wire type SHARED_MEMORY: set that, or leave them out"
+                Reason.WIRE_TYPE, "a handle is for wire type SHARED_MEMORY: set that, or leave the handle out"
             )
         elif header.wire_type is not expected_type:
             raise RefusedError(
@@ -243,7 +243,18 @@ class CommitService:
             )
         if header.handle is not None and header.handle.byte_count != expected_bytes:
             raise _no_such_region()
+        self._check_local_steps(header)
         self._check_rates(header)
+
+    def _check_local_steps(self, header: Header) -> None:
+        """Refuse another number of gradients than the run's, but for a worker's last commit."""
+        wanted, found = max(1, self._rule.worker_step.local_steps), max(1, header.local_steps)
+        if found != wanted and not (header.leaves and found < wanted):
+            raise RefusedError(
+                Reason.MALFORMED,
+                f"local_steps is {header.local_steps}, and this run has {wanted}: commit {wanted} gradients at a time "
+                "(fewer only with `leaves`, before Leave)",
+            )
 
     def _check_rates(self, header: Header) -> None:
         """Refuse rates that the run's recipe does not ask for, or lacks."""
@@ -305,7 +316,7 @@ class CommitService:
             Content(int(header.wire_type), header.byte_count, checksum),
             header.loss,
             header.samples,
-            header.local_steps,
+            header.optimizer_steps or header.local_steps,
             session.eta if header.eta is None else header.eta,
             header.commit_id,
             payload if payload.rest_bytes or header.buffers is not None else None,
@@ -338,8 +349,8 @@ class CommitService:
         """Record a valid upload."""
         self._staging.received(hold)
 
-    def copy(self, work: Callable[[], int]) -> "asyncio.Future[int]":
-        """Run `work` on a thread."""
+    def on_thread(self, work: Callable[[], Result]) -> "asyncio.Future[Result]":
+        """Run `work`, on a delta, on a thread."""
         return asyncio.get_running_loop().run_in_executor(self._copy_threads, work)
 
 
@@ -352,7 +363,7 @@ class StagedCommit:
         self.hold = hold
         self._piece = piece
         self._buffer = _buffer_of(hold)
-        self._copying: asyncio.Future[int] | None = None
+        self._working: asyncio.Future[Any] | None = None  # a thread, on the buffer
         wire_type = WireType.FLOAT32 if header.wire_type is WireType.SHARED_MEMORY else header.wire_type
         self.payload = commit_service.format(wire_type, header.buffers)
         self.sink = hold.sink = self._buffer.sink(self.payload)
@@ -364,14 +375,14 @@ class StagedCommit:
     def __exit__(self, *_: object) -> None:
         if self.hold.complete:
             return
-        if self._copying is not None and not self._copying.done():
+        if self._working is not None and not self._working.done():
             # A thread still writes to it.
-            self._copying.add_done_callback(self._copy_ended)
+            self._working.add_done_callback(self._work_ended)
         else:
             self._commit_service.give_back(self.hold)
 
-    def _copy_ended(self, copying: "asyncio.Future[int]") -> None:
-        copying.exception()  # mark it retrieved
+    def _work_ended(self, working: "asyncio.Future[Any]") -> None:
+        working.exception()  # mark it retrieved
         self._commit_service.give_back(self.hold)
 
     @property
@@ -379,34 +390,38 @@ class StagedCommit:
         """The bytes of the BUFFERs that this commit brought, in layout order."""
         return self._buffer.rest[: self.payload.rest_bytes]
 
-    async def complete(self, footer: Footer) -> Applied:
-        """Check the footer, then `_apply`."""
-        self.sink.finish(*footer)
+    async def complete(self, crc32c: int) -> Applied:
+        """Check the footer's checksum, multiply by the header's scale, then `_apply`."""
+        self.sink.finish(crc32c)
         self.is_rest_finite = self.sink.is_rest_finite
-        if self.header.checksum is not None and self.header.checksum != footer.crc32c:
-            raise RefusedError(
-                Reason.SIZE_MISMATCH, "the footer's crc32c is not the header's payload_crc32c: send the same in both"
+        if self.header.checksum not in (None, crc32c):
+            raise ChecksumError(
+                f"CRC32C {crc32c:#010x} of the received bytes and the footer differs from the header's payload_crc32c "
+                f"{self.header.checksum:#010x}: send the same in both"
             )
-        return await self._apply(footer.crc32c)
+        if self.header.scale is not None:
+            await self._work(partial(self.sink.multiply, self.header.scale))
+        return await self._apply(crc32c)
 
     async def complete_shared(self) -> Applied:
         """Check and copy the delta, which its worker may still write; then `_apply`.
 
         Raises gem_core's value and checksum errors.
         """
-        session = self.hold.session
-        region = _region_of(session, self.header)
-        if session.join_info.layout.parameter_count < COPY_ELSEWHERE_ELEMENTS:
-            found = self._copy(region)
-        else:
-            self._copying = self._commit_service.copy(lambda: self._copy(region))
-            found = await asyncio.shield(self._copying)
+        found = await self._work(partial(self._copy, _region_of(self.hold.session, self.header)))
         if self.header.checksum not in (None, found):
             raise ChecksumError(
                 f"word sum {found:#010x} of what lies in shared memory differs from the header's "
                 f"{self.header.checksum:#010x}: it changed after it was summed up; send it again"
             )
         return await self._apply(found)
+
+    async def _work(self, work: Callable[[], Result]) -> Result:
+        """Run `work`, which writes to the buffer; of a large model on a thread."""
+        if self.hold.session.join_info.layout.parameter_count < COPY_ELSEWHERE_ELEMENTS:
+            return work()
+        working = self._working = self._commit_service.on_thread(work)
+        return await asyncio.shield(working)
 
     def _copy(self, region: DeltaRegion) -> int:
         payload, buffer, rest = self.payload, self._buffer, self.rest

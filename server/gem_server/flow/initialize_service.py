@@ -12,7 +12,6 @@ from gem_server.errors import Reason, RefusedError
 from gem_server.flow.applier import Applier
 from gem_server.flow.calls import Call
 from gem_server.flow.commit_order import CommitOrder
-from gem_server.flow.commit_service import Footer
 from gem_server.flow.requests import InitializeRequest
 from gem_server.flow.staging_pool import BufferLease, Purpose, StagingPool
 from gem_server.state.central_variable import CentralVariable
@@ -67,7 +66,7 @@ class InitializeService:
         older, session.initialize_call = session.initialize_call, call
         if older is not None:
             older.end(
-                RefusedError(Reason.SUPERSEDED, "a newer Initialize of this session took over: wait for that one")
+                RefusedError(Reason.NEWER_CALL, "a newer Initialize of this session took over: wait for that one")
             )
         hold = await self._staging.reserve(session, call, Purpose.INITIALIZE)
         try:
@@ -125,12 +124,12 @@ class Upload:
     def __exit__(self, *_: object) -> None:
         self._initialize_service.close(self)
 
-    def add(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+    def add(self, data: bytes | bytearray | memoryview) -> None:
         """Add a chunk. Raises gem_core's errors."""
-        self._assembler.add(offset, data)
+        self._assembler.add(data)
 
-    async def complete(self, footer: Footer) -> None:
-        """Check the footer and submit. Raises as `submit`."""
-        self._assembler.finish(footer.byte_count, footer.chunk_count, footer.crc32c)
+    async def complete(self, crc32c: int) -> None:
+        """Check the footer's checksum and submit. Raises as `submit`."""
+        self._assembler.finish(crc32c)
         self.hold.received = True
         await self._initialize_service.submit(self)

@@ -95,11 +95,11 @@ class PullService:
             )
         if wanted.known_version is not None:
             raise RefusedError(Reason.MALFORMED, "known_version and resume_version exclude each other: set one of them")
-        if not payload.is_border(wanted.resume_offset):
+        if wanted.resume_offset > payload.byte_count:
             raise RefusedError(
                 Reason.BAD_CHUNK,
-                f"resume_offset {wanted.resume_offset} is not a border of this payload of {payload.byte_count} bytes: "
-                "resume where a chunk ended",
+                f"resume_offset {wanted.resume_offset} is beyond this payload of {payload.byte_count} bytes: resume "
+                "where the transfer was torn",
             )
         await self._ordering.wait_snapshot(session, wanted.resume_version)
         return await self._snapshot(session, call, wanted.resume_version)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call
 from gem_server.state.buffers import Buffers
+from gem_server.state.sessions import Session
 from gem_server.version import Handle, Version
 
 
@@ -66,6 +67,16 @@ class Reader:
                 close(self)
 
 
+def end_open_commit(session: Session) -> None:
+    """End the session's open Commit, if any, for a newer Join or Pull.
+
+    An incomplete commit is discarded: nothing of the ended call runs any more but its clean-up. A complete one is in
+    the queue, and is applied.
+    """
+    if session.commit_call is not None:
+        session.commit_call.end(superseded_by_newer_call())
+
+
 def superseded_by_newer_call() -> RefusedError:
     """RefusedError for a session's older call."""
-    return RefusedError(Reason.SUPERSEDED, "a newer call of this session took over: use that one, or open a new one")
+    return RefusedError(Reason.NEWER_CALL, "a newer call of this session took over: use that one, or open a new one")

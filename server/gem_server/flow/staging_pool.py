@@ -129,6 +129,7 @@ class StagingPool:
         self._spare: list[StagingBuffer] = []
         self._holding: list[BufferLease] = []
         self._waiting: list[BufferLease] = []
+        self._promised = 0
 
     @property
     def free(self) -> int:
@@ -144,6 +145,16 @@ class StagingPool:
         """Set the layout, and so the capacity."""
         self._layout = layout
         self.capacity = count_buffers(self._wanted, layout)
+
+    def promise(self) -> bool:
+        """Count a buffer as promised to a commit that comes soon, if one is to spare; keep none for it."""
+        is_spare = not self._waiting and not self._order.is_strict and self.free > self._promised
+        self._promised += is_spare
+        return is_spare
+
+    def promise_ends(self) -> None:
+        """The commit is there, or will not come."""
+        self._promised -= 1
 
     def try_acquire(self, session: Session, call: Call, purpose: Purpose) -> BufferLease | None:
         """A buffer if available now."""

@@ -12,15 +12,17 @@ from gem_core import WireType
 from gem_core.chunking import Assembler
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import Call, TornUploadError
-from gem_server.flow.commit_service import CommitService, Footer, Header, StagedCommit
+from gem_server.flow.commit_service import CommitService, Header, StagedCommit
 from gem_server.flow.reader import superseded_by_newer_call
 from gem_server.flow.requests import Applied
+from gem_server.flow.staging_pool import StagingPool
 from gem_server.service import messages
 from gem_server.service.call_context import DISCONNECTED, CallContexts, CallSession, Context
-from gem_server.service.grpc_transport import GrpcTransport
+from gem_server.service.grpc_transport import GrpcTransport, too_large_first_message
 from gem_server.service.lane_connection import LaneConnection
 from gem_server.service.reply_stream import PayloadWriter, ReplyStream
 from gem_server.service.status_codes import as_refusal
+from gem_server.state.run import RunState
 from gem_server.state.sessions import Session, TransportKind
 
 RETRY_SECONDS = 0.1
@@ -33,19 +35,49 @@ class CommitTransport(PayloadWriter, Protocol):
     def kind(self) -> TransportKind:
         """The transport's kind."""
 
-    async def receive(self) -> tuple[commit_pb2.CommitRequest, int, Buffer | None] | None:
-        """A commit's first message, chunk offset and data; None: end."""
+    async def receive(self) -> tuple[commit_pb2.CommitRequest, Buffer | None] | None:
+        """A commit's first message, and its chunk's data; None: end."""
 
-    async def receive_into(self, sink: Assembler, proceed: bytes) -> Footer:
-        """Send `proceed`, then read chunks until the footer. Raises RefusedError and the sink's errors."""
+    async def receive_into(self, sink: Assembler, proceed: bytes) -> int:
+        """Send `proceed`, if any, then read chunks until the footer; return its CRC32C.
+
+        Raises RefusedError and the sink's errors.
+        """
+
+
+class EarlyProceed:
+    """The proceed that one stream's last reply had for its next commit, if any (commit.proto).
+
+    It promises a buffer, and keeps none: should others have taken all by then, the commit waits unread.
+    """
+
+    def __init__(self, staging: StagingPool) -> None:
+        self._staging = staging
+        self._sequence = 0  # 0: none
+
+    def promise(self, sequence: int) -> bool:
+        """Promise a buffer to the commit with this sequence; False: there is none to spare."""
+        if self._staging.promise():
+            self._sequence = sequence
+        return bool(self._sequence)
+
+    def take(self) -> int:
+        """The sequence that the promise is for, which ends with this; 0: there is none."""
+        sequence, self._sequence = self._sequence, 0
+        if sequence:
+            self._staging.promise_ends()
+        return sequence
 
 
 class CommitHandler:
     """Serves Commit."""
 
-    def __init__(self, contexts: CallContexts, commit_service: CommitService, chunk_bytes: int) -> None:
+    def __init__(
+        self, contexts: CallContexts, commit_service: CommitService, staging: StagingPool, chunk_bytes: int
+    ) -> None:
         self._contexts = contexts
         self._commit_service = commit_service
+        self._staging = staging
         self._chunk_bytes = chunk_bytes
 
     async def serve(self, _: object, context: Context) -> None:
@@ -65,13 +97,15 @@ class CommitHandler:
     async def _serve(
         self, transport: CommitTransport, context: Context | LaneConnection, call: Call, call_session: CallSession
     ) -> None:
+        early = EarlyProceed(self._staging)
         try:
             while (begun := await call_session.idle(transport.receive())) is not None:
                 self._contexts.check_access(context, "Commit")  # a stream may outlive its token
-                await self._one_commit(transport, call, call_session, *begun)
+                await self._one_commit(transport, call, call_session, early, *begun)
                 # A drain ends only idle streams.
                 self._contexts.gate.check_not_draining()
         finally:
+            early.take()
             session = call_session.session
             if session is not None and session.commit_call is call:
                 session.commit_call = None
@@ -81,8 +115,8 @@ class CommitHandler:
         transport: CommitTransport,
         call: Call,
         call_session: CallSession,
+        early: EarlyProceed,
         message: commit_pb2.CommitRequest,
-        offset: int,
         data: Buffer | None,
     ) -> None:
         if not message.HasField("header"):
@@ -92,7 +126,8 @@ class CommitHandler:
         session = call_session.attend(message.header.session_id)
         _supersede_older_call(session, call)
         header = messages.header_from(message.header)
-        footer = messages.footer_from(message.footer) if message.HasField("footer") else None
+        footer = message.footer.crc32c if message.HasField("footer") else None
+        may_go_on = early.take() == header.sequence
         if not self._commit_service.is_next(session, header):
             applied = await self._commit_service.answer_repeat(session, call, header)
         else:
@@ -100,16 +135,22 @@ class CommitHandler:
                 if data is None:
                     self._commit_service.admit(session, header)
                 with await self._commit_service.stage(session, call, header) as staged:
-                    applied = await self._receive(transport, staged, offset, data, footer)
+                    applied = await self._receive(transport, staged, data, footer, may_go_on=may_go_on)
             except (Exception, asyncio.CancelledError) as error:
                 # A newer call of the session may be sending the same commit; the end of this one must not end that.
                 if session.commit_call is call:
                     self._commit_service.refused(session, header, _for_other_shards(call.reason or error))
                 raise
-        await self._reply(transport, session, header, applied)
+        await self._reply(transport, session, header, applied, early)
 
     async def _receive(
-        self, transport: CommitTransport, staged: StagedCommit, offset: int, data: Buffer | None, footer: Footer | None
+        self,
+        transport: CommitTransport,
+        staged: StagedCommit,
+        data: Buffer | None,
+        footer: int | None,
+        *,
+        may_go_on: bool,
     ) -> Applied:
         header = staged.header
         comes_alone = data is None and footer is None
@@ -122,19 +163,16 @@ class CommitHandler:
             return await staged.complete_shared()
         if comes_alone:
             proceed = commit_pb2.CommitResponse(proceed=commit_pb2.Proceed(sequence=header.sequence))
-            footer = await transport.receive_into(staged.sink, proceed.SerializeToString())
+            footer = await transport.receive_into(staged.sink, b"" if may_go_on else proceed.SerializeToString())
         elif header.byte_count > WHOLE_PAYLOAD_BYTES or footer is None:
-            raise RefusedError(
-                Reason.OUT_OF_ORDER,
-                "send this commit's header alone and wait for proceed; only a payload of at most "
-                f"{WHOLE_PAYLOAD_BYTES} bytes (this one has {header.byte_count}) may travel in the header's message, "
-                "and then chunk and footer must both be in it",
-            )
+            raise too_large_first_message()
         elif data is not None:
-            staged.sink.add(offset, data)
+            staged.sink.add(data)
         return await staged.complete(footer)
 
-    async def _reply(self, transport: CommitTransport, session: Session, header: Header, applied: Applied) -> None:
+    async def _reply(
+        self, transport: CommitTransport, session: Session, header: Header, applied: Applied, early: EarlyProceed
+    ) -> None:
         session.check_alive()
         session.transport = transport.kind if header.handle is None else TransportKind.SHARED_MEMORY
         if applied.reader is None:
@@ -150,10 +188,18 @@ class CommitHandler:
         if header.handle is not None and applied.reader.handle is not None:
             with closing(applied.reader):
                 head.parameters.shared_memory.CopyFrom(messages.handle_to(applied.reader.handle))
-                head.footer.byte_count = sent = payload.byte_count
+                head.footer.SetInParent()
+                sent = payload.byte_count
                 await transport.write(head.SerializeToString(), b"", last=True)
         else:
-            sent = await stream.send(transport, head=head, chunk_field=COMMIT_RESPONSE_CHUNK)
+
+            def before_last(message: commit_pb2.CommitResponse) -> None:
+                is_large = header.handle is None and header.byte_count > WHOLE_PAYLOAD_BYTES
+                goes_on = applied.verdict.run_state is not RunState.FINISHED and not self._contexts.gate.draining
+                if session.takes_early_proceed and is_large and goes_on and early.promise(header.sequence + 1):
+                    message.proceed.sequence = header.sequence + 1
+
+            sent = await stream.send(transport, head=head, chunk_field=COMMIT_RESPONSE_CHUNK, before_last=before_last)
         telemetry = session.worker.telemetry
         telemetry.bytes_sent += sent
         if not applied.verdict.duplicate:
@@ -166,7 +212,8 @@ def _for_other_shards(error: Exception | asyncio.CancelledError) -> RefusedError
     A lost call says nothing about the commit, so the other shards ask for it again. Anything else is the refusal of the
     commit, which all shards give: otherwise they would wait for a piece that does not come.
     """
-    if isinstance(error, (TornUploadError, DISCONNECTED)):
+    is_newer_call = isinstance(error, RefusedError) and error.reason is Reason.NEWER_CALL
+    if is_newer_call or isinstance(error, (TornUploadError, DISCONNECTED)):
         return RefusedError(
             Reason.STALLED, "another shard lost this worker's call: send the commit again", retry_after=RETRY_SECONDS
         )

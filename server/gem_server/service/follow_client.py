@@ -10,6 +10,7 @@ from gemps.limits import MESSAGE_BYTES
 from gemps.v1 import shards_pb2
 from google.protobuf.message import Message
 
+from gem_server import __version__
 from gem_server.errors import StartupError
 from gem_server.security.shard_credentials import ShardCredentials
 from gem_server.service import shard_messages
@@ -18,7 +19,7 @@ from gem_server.shards.operations import MAX_TOGETHER, Begin, Hello, Operation, 
 from gem_server.shards.primary import ShardLostError
 from gem_server.shards.secondary import SecondaryOrder
 
-_FOLLOW = "/gemps.v1.ParameterServerService/Follow"
+_FOLLOW = "/gemps.v1.ShardService/Follow"
 # Finds a dead primary; servers accept pings every 30 s.
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
@@ -31,7 +32,6 @@ _OPTIONS = (
 RETRY_SECONDS = 0.5
 _FINAL = (
     grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.UNIMPLEMENTED,
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.PERMISSION_DENIED,
 )
@@ -80,6 +80,11 @@ class FollowClient:
                     return shard_messages.begin_from(message)
                 raise StartupError(f"the primary {self._primary} refuses this shard: {await self._call.details()}")
             except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    raise StartupError(
+                        f"what answers at {self._primary} does not offer {_FOLLOW}: start all shards with the same "
+                        f"version of gemps (this one is {__version__})"
+                    ) from None
                 if error.code() in _FINAL:
                     raise StartupError(f"the primary {self._primary} refuses this shard: {error.details()}") from None
                 if told != (told := str(error.details())):

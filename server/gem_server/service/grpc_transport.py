@@ -3,14 +3,13 @@
 from typing import Final
 
 from gemps.framing import COMMIT_REQUEST_CHUNK, Buffer, split_message
+from gemps.limits import WHOLE_PAYLOAD_BYTES
 from gemps.v1 import commit_pb2
 from grpc.aio import ServicerContext
 
 from gem_core.chunking import Assembler
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.calls import TornUploadError
-from gem_server.flow.commit_service import Footer
-from gem_server.service import messages
 from gem_server.state.sessions import TransportKind
 
 
@@ -22,16 +21,17 @@ class GrpcTransport:
     def __init__(self, context: "ServicerContext[bytes, bytes]") -> None:
         self._context = context
 
-    async def receive(self) -> tuple[commit_pb2.CommitRequest, int, Buffer | None] | None:
+    async def receive(self) -> tuple[commit_pb2.CommitRequest, Buffer | None] | None:
         """See CommitTransport."""
         raw: bytes | object = await self._context.read()
         if not isinstance(raw, bytes):  # grpc.aio.EOF
             return None
         return split_message(commit_pb2.CommitRequest, raw, COMMIT_REQUEST_CHUNK)
 
-    async def receive_into(self, sink: Assembler, proceed: bytes) -> Footer:
+    async def receive_into(self, sink: Assembler, proceed: bytes) -> int:
         """See CommitTransport."""
-        await self._context.write(proceed)
+        if proceed:
+            await self._context.write(proceed)
         while (received := await self.receive()) is not None:
             footer = process_message(sink, *received)
             if footer is not None:
@@ -43,15 +43,22 @@ class GrpcTransport:
         await self._context.write(b"".join((head, data)))
 
 
-def process_message(
-    sink: Assembler, message: commit_pb2.CommitRequest, offset: int, data: Buffer | None
-) -> Footer | None:
-    """Process a message after `proceed`; return any footer."""
+def too_large_first_message() -> RefusedError:
+    """What answers a message with a header and more of a payload than may travel with it."""
+    return RefusedError(
+        Reason.OUT_OF_ORDER,
+        "send this commit's header alone and wait for proceed; only a payload of at most "
+        f"{WHOLE_PAYLOAD_BYTES} bytes may travel in the header's message, and then chunk and footer must both be in it",
+    )
+
+
+def process_message(sink: Assembler, message: commit_pb2.CommitRequest, data: Buffer | None) -> int | None:
+    """Process a message after `proceed`; return any footer's CRC32C."""
     if message.HasField("header"):
         raise RefusedError(
             Reason.OUT_OF_ORDER,
             "a header came before the footer of the commit before it: finish one commit, then start the next",
         )
     if data is not None:
-        sink.add(offset, data)
-    return messages.footer_from(message.footer) if message.HasField("footer") else None
+        sink.add(data)
+    return message.footer.crc32c if message.HasField("footer") else None

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 import grpc
-from gemps.v1 import parameter_server_pb2
+from gemps.v1 import observer_pb2, shards_pb2, worker_pb2
 
+from gem_server import __version__
 from gem_server.errors import Reason, RefusedError
 from gem_server.service.commit_handler import CommitHandler
 from gem_server.service.first_message import FirstMessages
@@ -22,7 +23,12 @@ from gem_server.service.pull_handler import PullHandler
 from gem_server.service.status import Status
 from gem_server.service.status_codes import abort
 
-SERVICE = parameter_server_pb2.DESCRIPTOR.services_by_name["ParameterServerService"].full_name
+WORKER = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
+OBSERVER = observer_pb2.DESCRIPTOR.services_by_name["ObserverService"].full_name
+SHARD = shards_pb2.DESCRIPTOR.services_by_name["ShardService"].full_name
+SERVICES = (WORKER, OBSERVER, SHARD)
+# The one service of the drafts of gemps.v1, before WorkerService.
+DRAFT = "gemps.v1.ParameterServerService"
 
 Service: TypeAlias = grpc.GenericRpcHandler
 Method: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
@@ -38,24 +44,53 @@ def handlers(
     history: HistoryHandler,
     operations: Operations,
     follow: FollowHandler,
-) -> Service:
-    """Requests are streams: gRPC awaits unary ones without timeout."""
+) -> tuple[Service, ...]:
+    """The services. Requests are streams: gRPC awaits unary ones without timeout."""
     one, many = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
-    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+    for_workers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Join": one(_given_first(first, membership.join)),
         "Initialize": one(_let_go(initialize.serve)),
         "Pull": many(_given_first(first, pull.serve)),
         "Commit": many(_let_go(commit.serve)),
         "Heartbeat": one(_given_first(first, membership.heartbeat)),
         "Leave": one(_given_first(first, membership.leave)),
+    }
+    for_observers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "GetStatus": one(_given_first(first, status.get_status)),
         "WatchStatus": many(_given_first(first, status.watch)),
         "GetHistory": one(_given_first(first, history.get_history)),
         "ReportEvaluation": one(_given_first(first, operations.report_evaluation)),
         "Control": one(_given_first(first, operations.control)),
-        "Follow": many(_let_go(follow.follow)),
     }
-    return grpc.method_handlers_generic_handler(SERVICE, methods)
+    for_shards: dict[str, grpc.RpcMethodHandler[Any, Any]] = {"Follow": many(_let_go(follow.follow))}
+    return (
+        grpc.method_handlers_generic_handler(WORKER, for_workers),
+        grpc.method_handlers_generic_handler(OBSERVER, for_observers),
+        grpc.method_handlers_generic_handler(SHARD, for_shards),
+        DraftHandler(),
+    )
+
+
+class DraftHandler(grpc.GenericRpcHandler):
+    """Refuses callers that speak a draft of gemps.v1, by name: gRPC's UNIMPLEMENTED would not say what to do."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        """The refusal of any call to the drafts' service."""
+        if not str(handler_call_details.method).startswith(f"/{DRAFT}/"):
+            return None
+        return grpc.stream_stream_rpc_method_handler(_let_go(_refuse_draft))
+
+
+async def _refuse_draft(_: object, context: Any) -> None:
+    await abort(
+        context,
+        RefusedError(
+            Reason.VERSION,
+            f"this caller speaks a draft of gemps.v1, of a development version of gemps 0.1 ({DRAFT}), and this "
+            f"server, gemps {__version__}, speaks gemps.v1 itself ({WORKER}): update the caller's gemps package, or "
+            "generate its code from the protos of the server's version",
+        ),
+    )
 
 
 def health_handlers(first: FirstMessages, health: Health) -> Service:

@@ -39,7 +39,7 @@ class InitializeHandler:
         return response.SerializeToString()
 
     async def _receive(self, context: Context, call: Call, call_session: CallSession) -> None:
-        message, offset, data = _split_message(await call_session.idle(context.read()))
+        message, data = _split_message(await call_session.idle(context.read()))
         if not message.HasField("header"):
             raise RefusedError(Reason.OUT_OF_ORDER, "send the header first; see parameters.proto")
         header = message.header
@@ -52,17 +52,17 @@ class InitializeHandler:
             with await self._initialize_service.stage(session, call, header.byte_count, header.adapter) as upload:
                 while True:
                     if data is not None:
-                        upload.add(offset, data)
+                        upload.add(data)
                     if message.HasField("footer"):
-                        await upload.complete(messages.footer_from(message.footer))
+                        await upload.complete(message.footer.crc32c)
                         break
-                    message, offset, data = _split_message(await context.read())
+                    message, data = _split_message(await context.read())
                     if message.HasField("header"):
                         raise RefusedError(Reason.OUT_OF_ORDER, "a second header: send one, then chunks and the footer")
         await self._initialize_service.stored()
 
 
-def _split_message(raw: Any) -> tuple[parameters_pb2.InitializeRequest, int, Buffer | None]:
+def _split_message(raw: Any) -> tuple[parameters_pb2.InitializeRequest, Buffer | None]:
     if not isinstance(raw, bytes):  # grpc.aio.EOF
         raise TornUploadError("the upload")
     limit = FIELDS_BYTES + ADAPTER_BYTES

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import select
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,6 +20,7 @@ from gemps.framing import (
     message_head,
     parse_fields,
     split_message,
+    tail_space,
 )
 from gemps.lane import Frame, IllegalFrameError, Kind, Lane, Side, State
 from gemps.limits import HELLO_BYTES, WHOLE_PAYLOAD_BYTES
@@ -30,8 +32,7 @@ from google.rpc import code_pb2, status_pb2
 from gem_core.chunking import Assembler
 from gem_core.errors import CoreError
 from gem_server.errors import RefusedError
-from gem_server.flow.commit_service import Footer
-from gem_server.service.grpc_transport import process_message
+from gem_server.service.grpc_transport import process_message, too_large_first_message
 from gem_server.state.sessions import TransportKind
 
 # Timeout of HELLO and TLS handshake; a busy loop adds 1 s.
@@ -54,7 +55,10 @@ _WOULD_BLOCK = (BlockingIOError, InterruptedError)
 
 logger = logging.getLogger(__name__)
 
-Message = tuple[commit_pb2.CommitRequest, int, Buffer | None]
+# Between two looks whether the worker of an unread connection is still there.
+LOOK_SECONDS = 5.0
+
+Message = tuple[commit_pb2.CommitRequest, Buffer | None]
 
 
 class LaneConnection:
@@ -62,6 +66,9 @@ class LaneConnection:
 
     A peer costs one small buffer before WELCOME. `on_hello` raises IllegalFrameError. `serve` handles connections
     after HELLO and is cancelled on disconnection.
+
+    A MESSAGE that comes while the worker has to wait stays unread, and with it all that follows: the reader is removed
+    from the event loop until the state changes, and a timer looks whether the worker has hung up.
     """
 
     kind: Final = TransportKind.LANE
@@ -95,8 +102,10 @@ class LaneConnection:
         self._timer: asyncio.TimerHandle | None = None
         self._begun: asyncio.Future[Message] = self._loop.create_future()
         self._sink: Assembler | None = None
-        self._footer: asyncio.Future[Footer] | None = None
-        self._fields: commit_pb2.CommitRequest | None = None  # of the large message in flight
+        self._footer: asyncio.Future[int] | None = None
+        self._fields = b""  # before the chunk of the large message in flight
+        self._tail = memoryview(b"")  # for the fields behind it
+        self._look: asyncio.TimerHandle | None = None  # while nothing is read
         self._unsent: list[memoryview] = []
         self._drained: asyncio.Future[None] | None = None
         self._moved = 0  # bytes since the last yield
@@ -116,6 +125,8 @@ class LaneConnection:
         self._is_over = True
         self._lane.close()
         self._limit_time(None)
+        if self._look is not None:
+            self._look.cancel()
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._unsent.clear()
@@ -159,17 +170,18 @@ class LaneConnection:
         self._begun = self._loop.create_future()
         return message
 
-    async def receive_into(self, sink: Assembler, proceed: bytes) -> Footer:
+    async def receive_into(self, sink: Assembler, proceed: bytes) -> int:
         """See CommitTransport."""
         self._footer = self._loop.create_future()
-        self._put_frame(Kind.MESSAGE, proceed)
+        if proceed:
+            self._put_frame(Kind.MESSAGE, proceed)
         self._check()
         self._sink = sink
-        self._lane.enter(State.COMMITTING)
+        self._enter(State.COMMITTING)
         try:
             return await self._footer
         finally:
-            self._sink = self._footer = self._fields = None
+            self._sink = self._footer = None
 
     async def write(self, head: bytes, data: Buffer, *, last: bool) -> None:
         """See CommitTransport."""
@@ -181,7 +193,7 @@ class LaneConnection:
             self._unsent.append(memoryview(data))
         self._moved += size
         if last:
-            self._lane.enter(State.IDLE)
+            self._enter(State.IDLE)
             self._moved = 0  # the handler waits for the next commit
         self._send()
         if self._unsent:
@@ -192,15 +204,17 @@ class LaneConnection:
             await asyncio.sleep(0)
 
     def _turn(self) -> None:
-        if self._is_over or self._is_waiting_for_turn:
+        if self._is_over or self._is_waiting_for_turn or self._look is not None:
             return
         try:
             if self._to_drop:
                 self._drop()
             elif self._is_secured or self._handshake():
                 self._receive()
+        except lane.LargeFirstMessageError:
+            self._commit_fails(too_large_first_message())
         except IllegalFrameError as error:
-            self._break(str(error))
+            self._break(error)
         except (CoreError, FramingError, RefusedError) as error:
             self._upload_failed(error)
         except _WOULD_BLOCK:
@@ -239,6 +253,9 @@ class LaneConnection:
                     self._wait_for_turn()
                     return
                 frame = self._lane.next_frame() if self._lane.has_more else None
+            if self._lane.is_blocked:
+                self._stop_reading()
+                return
             if is_drained:
                 return
             if taken >= TURN_BYTES:
@@ -248,7 +265,7 @@ class LaneConnection:
             if not missing:
                 space = self._lane.space
             elif self._sink is not None:
-                space = self._sink.space
+                space = self._sink.space or self._tail[-missing:]
             else:  # nobody wants a chunk's data once the upload has ended
                 space = _DROPPED[:missing]
             count = self._socket.recv_into(space) if self._tls is None else self._tls.recv_into(space, wait_all=True)
@@ -262,9 +279,33 @@ class LaneConnection:
                 continue
             self._lane.missing -= count
             if self._sink is not None:
-                self._sink.filled(count)
-                if count == missing and self._fields is not None:
-                    self._message_done(process_message(self._sink, self._fields, 0, None))
+                if self._sink.space:
+                    self._sink.filled(count)
+                if count == missing:
+                    self._large_message_ends(self._sink)
+
+    def _enter(self, state: State) -> None:
+        """Change the state, in which the worker may send other frames: read on if any came before."""
+        self._lane.enter(state)
+        self._read_on()
+
+    def _stop_reading(self) -> None:
+        """Leave all that comes unread until `_read_on`; close if the worker hangs up meanwhile."""
+        self._loop.remove_reader(self._socket)
+        self._look = self._loop.call_later(LOOK_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        if _has_hung_up(self._socket):
+            self.close()
+        else:
+            self._look = self._loop.call_later(LOOK_SECONDS, self._look_again)
+
+    def _read_on(self) -> None:
+        if self._look is not None and not self._is_over:
+            self._look.cancel()
+            self._look = None
+            self._loop.add_reader(self._socket, self._turn)
+            self._wait_for_turn()
 
     def _wait_for_turn(self) -> None:
         """Resume next turn: the selector cannot see buffered data."""
@@ -312,28 +353,41 @@ class LaneConnection:
         if self._begun.cancelled():
             self.close()  # the handler has ended
             return
-        if self._begun.done():
-            raise IllegalFrameError(f"a frame of kind {frame.kind} before the answer to the one before")
         try:
             # Its data stays in the buffer: bytes out of turn damage it.
             message = split_message(commit_pb2.CommitRequest, frame.body, COMMIT_REQUEST_CHUNK, expected=self._expected)
-            if message[2] is not None:
-                self._expected = len(message[2])
-            self._begun.set_result(message)
         except FramingError as error:
+            self._commit_fails(error)
+            return
+        if message[1] is not None:
+            self._expected = len(message[1])
+        self._begun.set_result(message)
+
+    def _commit_fails(self, error: FramingError | RefusedError) -> None:
+        """Let the handler answer the first message of a commit with `error`."""
+        self._to_drop = LINGER_BYTES
+        if not self._begun.done():
             self._begun.set_exception(error)
-            self._to_drop = LINGER_BYTES
 
     def _upload_goes_on(self, sink: Assembler, frame: Frame) -> None:
         if self._lane.missing:
-            rest, offset, start = message_head(frame.body, frame.size, COMMIT_REQUEST_CHUNK, sink.received)
-            self._fields = parse_fields(commit_pb2.CommitRequest, rest) if rest else None
-            sink.begin(offset, frame.size - start, frame.body[start:])
+            self._fields, start, count = message_head(frame.body, frame.size, COMMIT_REQUEST_CHUNK)
+            stop = start + count
+            self._tail = tail_space(frame.size - stop)
+            self._tail[: max(0, len(frame.body) - stop)] = frame.body[stop:]
+            sink.begin(count, frame.body[start:stop])
         else:
             received = split_message(commit_pb2.CommitRequest, frame.body, COMMIT_REQUEST_CHUNK)
             self._message_done(process_message(sink, *received))
 
-    def _message_done(self, footer: Footer | None) -> None:
+    def _large_message_ends(self, sink: Assembler) -> None:
+        if fields := self._fields + bytes(self._tail):
+            message = parse_fields(commit_pb2.CommitRequest, fields)
+            if message.chunk:
+                raise FramingError("two chunks: send one a message")
+            self._message_done(process_message(sink, message, None))
+
+    def _message_done(self, footer: int | None) -> None:
         if footer is not None and self._footer is not None:
             self._lane.enter(State.REPLYING)
             self._sink = None
@@ -355,10 +409,11 @@ class LaneConnection:
         if self._lane.state is not State.CLOSED:
             self.close()
 
-    def _break(self, reason: str) -> None:
-        self._on_illegal(self, reason)
+    def _break(self, error: IllegalFrameError) -> None:
+        self._on_illegal(self, str(error))
         if self._is_secured:
-            self._end(_status("INVALID_ARGUMENT", reason))
+            is_large = isinstance(error, lane.LargeFrameError)  # as gRPC refuses a large message
+            self._end(_status("RESOURCE_EXHAUSTED" if is_large else "INVALID_ARGUMENT", str(error)))
         if self._to_drop and self.task is not None:
             self.task.cancel()
         else:
@@ -379,6 +434,7 @@ class LaneConnection:
             self.close()
             return
         self._to_drop = LINGER_BYTES
+        self._read_on()
         self._limit_time(LINGER_SECONDS)
 
     def _check(self) -> None:
@@ -436,6 +492,13 @@ class LaneConnection:
             await self._drained
         finally:
             self._drained = None
+
+
+def _has_hung_up(connection: socket.socket) -> bool:
+    """Whether the peer has closed the connection, although what it sent before is still unread."""
+    poll = select.poll()
+    poll.register(connection, getattr(select, "POLLRDHUP", 0))
+    return bool(poll.poll(0))
 
 
 def _status(code: str, message: str) -> bytes:

@@ -142,7 +142,9 @@ class LanePort:
         connection.start()
 
     def _on_hello(self, connection: LaneConnection, hello: lane_pb2.LaneHello) -> None:
-        if hello.magic != lane.MAGIC or hello.version != lane.VERSION:
+        if hello.magic != lane.MAGIC:
+            raise IllegalFrameError(f"a HELLO without the magic {lane.MAGIC.decode()!r}: this is no worker")
+        if hello.version != lane.VERSION:
             raise IllegalFrameError(f"a HELLO of version {hello.version}; this server speaks {lane.VERSION}")
         if hello.incarnation != self.incarnation:
             raise IllegalFrameError("a HELLO for another server, or for this one before its restart: join again")

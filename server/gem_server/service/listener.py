@@ -49,7 +49,7 @@ class Listener:
     def __init__(self, protection: Protection, peer_log: PeerLog) -> None:
         self._protection = protection
         self._peer_log = peer_log
-        self._health = Health("", handlers.SERVICE)
+        self._health = Health("", *handlers.SERVICES)
         self._server: grpc.aio.Server | None = None
 
     @property
@@ -57,14 +57,16 @@ class Listener:
         """Whether it is open."""
         return self._server is not None
 
-    async def open(self, bind: str, first: FirstMessages, service: handlers.Service, with_reflection: bool) -> int:
+    async def open(
+        self, bind: str, first: FirstMessages, services: tuple[handlers.Service, ...], with_reflection: bool
+    ) -> int:
         """Listen; return the port. Raises StartupError."""
         protection = self._protection
         door = () if protection.access is None else (TokenInterceptor(protection.access, self._peer_log),)
         self._server = grpc.aio.server(options=CHANNEL_OPTIONS, interceptors=door)
-        self._server.add_generic_rpc_handlers((service, handlers.health_handlers(first, self._health)))
+        self._server.add_generic_rpc_handlers((*services, handlers.health_handlers(first, self._health)))
         if with_reflection:
-            names = (handlers.SERVICE, HEALTH, reflection.SERVICE_NAME)
+            names = (*handlers.SERVICES, HEALTH, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self._server)
         try:
             if protection.certificates is None:

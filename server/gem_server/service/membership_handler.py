@@ -1,20 +1,22 @@
 """Join, Heartbeat and Leave."""
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gemps.framing import split_field
 from gemps.limits import SAMPLES, SESSION_ID_BYTES
 from gemps.v1 import session_pb2
 
-from gem_core import Layout, WireType
+from gem_core import Layout, WireType, features
 from gem_core.shards import Shard
-from gem_core.wire_types import ENCODED
+from gem_core.wire_types import BLOCKS, ENCODED
 from gem_server import __version__
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.commit_order import CommitOrder
-from gem_server.rule_choice import Offer, RuleChoice
+from gem_server.flow.reader import end_open_commit
+from gem_server.rule_choice import Offer, RuleChoice, check_features
 from gem_server.service import messages
 from gem_server.service.auth_interceptor import address_of
 from gem_server.service.call_context import CallContexts, CallSession, Context
@@ -97,12 +99,14 @@ class MembershipHandler:
         _check_session_id(request)
         _check_epoch(request)
         if (ordered := await self._ordering.wait_joined(request.session_id)) is not None:
-            return self._reply(ordered)
+            return await self._begin(ordered, request.features)
         asked = _join_info(request, await self._layouts.decode(layout or memoryview(b"")))
         self._contexts.gate.check_not_draining()
         self._contexts.gate.check_shards()
         asked = replace(asked, origin=origin)
         offer = _offer(request, asked, recipe)
+        if not self._shard.is_whole and features.SHARDS not in offer.features:
+            check_features({features.SHARDS: "--shard"})
         decision = self._choice.decision
         try:
             self._choice.settle(offer, is_first=self._is_first(asked.worker_name))
@@ -126,18 +130,33 @@ class MembershipHandler:
                 host_rank=worker.host_rank,
             )
         session.eta = self._run.next_eta
-        return self._reply(session)
+        return await self._begin(session, request.features)
+
+    async def _begin(self, session: Session, announced: Sequence[str]) -> session_pb2.JoinResponse:
+        """End the session's open Commit, wait for its complete commit, and make the answer."""
+        session.takes_early_proceed = features.EARLY_PROCEED in announced
+        end_open_commit(session)
+        if session.queued_commit is not None:
+            await asyncio.wait([session.queued_commit.when_applied()])
+            session.check_alive()
+        return self._reply(session, announced)
 
     def _is_first(self, worker_name: str) -> bool:
         """Whether a worker finds neither parameters nor others; an older session under its own name ends."""
         alone = all(worker.name == worker_name for worker in self._sessions.live_workers())
         return self._central.layout is None and alone
 
-    def _reply(self, session: Session) -> session_pb2.JoinResponse:
+    def _reply(self, session: Session, announced: Sequence[str]) -> session_pb2.JoinResponse:
         worker, join_info = session.worker, session.join_info
+        used = {*self._choice.needed_features, features.EARLY_PROCEED}
+        if not self._shard.is_whole:
+            used.add(features.SHARDS)
+        if join_info.takes_differences:
+            used.add(features.DIFFERENCES)
         return session_pb2.JoinResponse(
             incarnation=self._central.incarnation,
             settings=self._run_settings.for_workers,
+            features=[name for name in announced if name in used],
             run_state=messages.RUN_STATES[self._run.state_for(worker)],
             rank=worker.rank,
             host_rank=worker.host_rank,
@@ -146,6 +165,7 @@ class MembershipHandler:
             chunk_bytes=self._chunk_bytes,
             last_applied_sequence=session.entry.last_applied,
             has_parameters=self._central.layout is not None,
+            layout_digest=join_info.layout.digest,
             next_eta=session.eta,
             progress=self._run.progress,
             session_timeout_seconds=self._sessions.timeout,
@@ -154,10 +174,7 @@ class MembershipHandler:
             lane_port=self._ports.lane,
             port=self._ports.ordinary,
             shards=self._addresses(),
-            frozen=(
-                session_pb2.FrozenDigest(tensor=index, sha256=join_info.layout.whole.tensors[index].sha256)
-                for index in join_info.own_frozen
-            ),
+            changed_frozen=join_info.changed_frozen,
         )
 
     async def _heartbeat(self, raw: bytes, call_session: CallSession) -> session_pb2.HeartbeatResponse:
@@ -215,7 +232,7 @@ def _join_info(request: session_pb2.JoinRequest, layout: Layout) -> JoinInfo:
         messages.text(request.host_id, "host_id"),
         layout,
         _choose(request.delta_wire_types),
-        _choose(request.parameter_wire_types),
+        _choose(request.parameter_wire_types, takes_differences=features.DIFFERENCES in request.features),
         messages.text(request.agent, "agent"),
         messages.text(request.device, "device"),
         request.steps_per_epoch,
@@ -229,13 +246,13 @@ def _offer(request: session_pb2.JoinRequest, asked: JoinInfo, raw_recipe: memory
     recipe = messages.parse_recipe(raw_recipe) if raw_recipe is not None else None
     if recipe is not None:
         recipe.check_parameters(len(asked.layout.whole.parameters))
-    return Offer(recipe, frozenset(request.directions), asked.agent)
+    return Offer(recipe, frozenset(request.features))
 
 
-def _choose(offered: Iterable[int]) -> WireType:
+def _choose(offered: Iterable[int], *, takes_differences: bool = True) -> WireType:
     wanted = list(offered) or [WireType.FLOAT32]
     for number in wanted:
-        if number in ENCODED:
+        if number in ENCODED and (takes_differences or number not in BLOCKS):
             return WireType(number)
     raise RefusedError(
         Reason.WIRE_TYPE,

@@ -45,8 +45,6 @@ _KINDS = {
     layout_pb2.TENSOR_KIND_BUFFER: TensorKind.BUFFER,
     layout_pb2.TENSOR_KIND_FROZEN: TensorKind.FROZEN,
 }
-# TENSOR_KIND_CONSTANT of older workers.
-_CONSTANT = 3
 _ELEMENT_TYPE_NUMBERS = {value: key for key, value in _ELEMENT_TYPES.items()}
 _KIND_NUMBERS = {value: key for key, value in _KINDS.items()}
 RUN_STATES = {
@@ -88,9 +86,9 @@ def delta_bytes(session: Session) -> tuple[int, int]:
 def check_size(kind: type[Message], size: int, limit: int = FIELDS_BYTES) -> None:
     """Raise MALFORMED above `limit`."""
     if size > limit:
-        raise RefusedError(
-            Reason.MALFORMED, f"{size} bytes of {kind.DESCRIPTOR.name} apart from its chunk: send at most {limit}"
-        )
+        name = kind.DESCRIPTOR.name
+        what = "JoinRequest besides its layout and recipe" if name == "JoinRequest" else name
+        raise RefusedError(Reason.MALFORMED, f"{size} bytes of {what}: send at most {limit}")
 
 
 def text(value: str, field: str, required: bool = False) -> str:
@@ -106,11 +104,6 @@ def layout_from(message: layout_pb2.Layout) -> Layout:
     """Decode. Raises LayoutError."""
     tensors = []
     for index, spec in enumerate(message.tensors):
-        if spec.kind == _CONSTANT:
-            raise LayoutError(
-                f"tensor {index} ({spec.name[:100]!r}) is a CONSTANT, which this server replaced by FROZEN: update the "
-                "worker"
-            )
         if spec.element_type not in _ELEMENT_TYPES or spec.kind not in _KINDS:
             raise LayoutError(
                 f"tensor {index} ({spec.name[:100]!r}) has an unspecified or unknown element_type or kind: set both"
@@ -182,6 +175,8 @@ def header_from(message: commit_pb2.CommitHeader) -> commit_service.Header:
         _handle_from(message.shared_memory) if message.HasField("shared_memory") else None,
         _scale_from(message.scale) if message.HasField("scale") else None,
         message.local_steps,
+        message.leaves,
+        message.optimizer_steps,
         message.commit_id,
         Selection(tuple(message.buffers.runs)) if message.HasField("buffers") else None,
         message.eta if message.HasField("eta") else None,
@@ -217,11 +212,6 @@ def _handle_from(message: transfer_pb2.SharedMemoryHandle) -> Handle:
 def handle_to(handle: Handle) -> transfer_pb2.SharedMemoryHandle:
     """Encode."""
     return transfer_pb2.SharedMemoryHandle(region=handle.region, offset=handle.offset, byte_count=handle.byte_count)
-
-
-def footer_from(message: transfer_pb2.Footer) -> commit_service.Footer:
-    """Decode."""
-    return commit_service.Footer(message.byte_count, message.chunk_count, message.crc32c)
 
 
 def put_verdict(verdict: Verdict, message: commit_pb2.Verdict) -> None:

@@ -8,6 +8,7 @@ from gemps.v1 import parameters_pb2
 from gem_core import WireType
 from gem_server.errors import Reason, RefusedError
 from gem_server.flow.pull_service import PullService, Wanted
+from gem_server.flow.reader import end_open_commit
 from gem_server.flow.requests import Unchanged
 from gem_server.security.access import PULL_WITH_SESSION
 from gem_server.service import messages
@@ -45,6 +46,8 @@ class PullHandler:
             if request.session_id:
                 self._contexts.check_access(context, PULL_WITH_SESSION)
             session = call_session.attend(request.session_id) if request.session_id else None
+            if session is not None:
+                end_open_commit(session)
             wanted = _wanted(request, session)
             outcome = await self._pull_service.open(session, call, wanted)
             if isinstance(outcome, Unchanged):

@@ -1,7 +1,8 @@
 """Streams snapshots to workers."""
 
 import asyncio
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from gemps.framing import Buffer, HasFooter, payload_messages
 from gemps.v1 import transfer_pb2
@@ -13,6 +14,8 @@ from gem_core.wire_kernels import COMPILED
 from gem_server.flow.reader import Reader
 from gem_server.state.worker_copy import WorkerCopy
 from gem_server.version import Version
+
+AnyResponse = TypeVar("AnyResponse", bound=HasFooter)
 
 
 class PayloadWriter(Protocol):
@@ -48,7 +51,6 @@ class ReplyStream:
         version.incarnation, version.clock = self._reader.version
         message.wire_type = int(self._payload.wire_type)  # type: ignore[assignment]
         message.byte_count = self._payload.byte_count
-        message.offset = self._offset
         message.layout_digest = self._payload.layout.digest
         if self._payload.selection is not None:
             message.buffers.runs.extend(self._payload.selection.runs)
@@ -58,11 +60,17 @@ class ReplyStream:
             base.incarnation, base.clock = self._base
 
     async def send(
-        self, writer: PayloadWriter, *, head: HasFooter, chunk_field: int, head_is_large: bool = False
+        self,
+        writer: PayloadWriter,
+        *,
+        head: AnyResponse,
+        chunk_field: int,
+        head_is_large: bool = False,
+        before_last: Callable[[AnyResponse], None] | None = None,
     ) -> int:
-        """Stream, close the reader; return tensor bytes sent. Raises SUPERSEDED.
+        """Stream, close the reader; return tensor bytes sent. Raises NEWER_CALL.
 
-        `head` travels with the first chunk, a large one alone.
+        `head` travels with the first chunk, a large one alone. `before_last` may add fields to the last message.
         """
         reader, copy, base = self._reader, self._copy, self._base
         splitter = self._splitter()
@@ -77,7 +85,8 @@ class ReplyStream:
                 await writer.write(head.SerializeToString(), b"", last=False)
                 head = type(head)()
             # Encode, checksum, send by chunk: cache locality.
-            for message, data, last in payload_messages(splitter, chunk_field, self._payload.byte_count, head):
+            to_send = self._payload.byte_count - self._offset
+            for message, data, last in payload_messages(splitter, chunk_field, to_send, head, before_last):
                 if last and copy is not None:
                     copy.version = version
                 await writer.write(message, data, last=last)

@@ -21,7 +21,7 @@ from gem_core.errors import (
     SizeMismatchError,
     WireTypeError,
 )
-from gem_server.errors import Reason, RefusedError
+from gem_server.errors import FINAL, Reason, RefusedError
 from gem_server.service.disconnect import disconnect
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ CODES: dict[Reason, grpc.StatusCode] = {
     Reason.TOO_MANY: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.STORAGE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.STALLED: grpc.StatusCode.ABORTED,
-    Reason.SUPERSEDED: grpc.StatusCode.ABORTED,
+    Reason.NEWER_SESSION: grpc.StatusCode.ABORTED,
+    Reason.NEWER_CALL: grpc.StatusCode.ABORTED,
     Reason.STARTING: grpc.StatusCode.UNAVAILABLE,
     Reason.DRAINING: grpc.StatusCode.UNAVAILABLE,
     Reason.CREDENTIALS: grpc.StatusCode.UNAUTHENTICATED,
@@ -67,8 +68,9 @@ CODES: dict[Reason, grpc.StatusCode] = {
     Reason.INTERNAL: grpc.StatusCode.INTERNAL,
     Reason.NOT_OFFERED: grpc.StatusCode.UNIMPLEMENTED,
     Reason.NO_SHARED_MEMORY: grpc.StatusCode.FAILED_PRECONDITION,
-    Reason.DIRECTION: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.FEATURE: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.RECIPE: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.VERSION: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
 _CORE_REASONS: dict[type[Exception], Reason] = {
@@ -105,6 +107,8 @@ async def abort(context: "ServicerContext[bytes, bytes] | LaneConnection", refus
     info = error_details_pb2.ErrorInfo(reason=refusal.reason.name, domain=DOMAIN)
     for key, value in refusal.metadata.items():
         info.metadata[key] = _shorten(value, MAX_METADATA_BYTES)
+    if refusal.reason in FINAL:
+        info.metadata["final"] = "true"
     status.details.add().Pack(info)
     if refusal.retry_after is not None:
         delay = duration_pb2.Duration()

@@ -73,7 +73,7 @@ class JoinInfo:
     host_name: str = ""
     engine: str = ""
     # FROZEN tensors of the run's layout, by index, whose values this worker has changed.
-    own_frozen: tuple[int, ...] = ()
+    changed_frozen: tuple[int, ...] = ()
     origin: Origin = UNKNOWN_ORIGIN
 
     @property
@@ -90,7 +90,7 @@ class Session:
     the applying task writes it. `idle_calls`: open calls that wait for the worker. `reader` streams the
     snapshot. `queued_sequence` (0: none), `queued_commit`: queued. `asked_at`: when it began waiting for a staging
     buffer. `regions`: shared memory, now or before. `transport`: of the last commit. `eta`: given by the last Join
-    or verdict, so of the next delta.
+    or verdict, so of the next delta. `takes_early_proceed`: a reply may grant the next commit's buffer.
     """
 
     join_info: JoinInfo
@@ -115,6 +115,7 @@ class Session:
     regions: SessionRegions | None = None
     transport: TransportKind | None = None
     eta: float = 0.0
+    takes_early_proceed: bool = False
 
     @property
     def session_id(self) -> bytes:
@@ -212,7 +213,7 @@ class Sessions:
             same.last_call = same.worker.last_call = now
             return same
         why = self._ended.get(join_info.session_id)
-        if why is not None and why.reason is Reason.SUPERSEDED:
+        if why is not None and why.reason is Reason.NEWER_SESSION:
             raise why.again()  # or two processes with one name end each other forever
         known = self.ledger.find(join_info.session_id)
         if known is not None and known.worker_name != join_info.worker_name:
@@ -248,7 +249,7 @@ class Sessions:
                 older,
                 WorkerState.SUPERSEDED,
                 RefusedError(
-                    Reason.SUPERSEDED,
+                    Reason.NEWER_SESSION,
                     f"another session joined as worker {join_info.worker_name!r}: give each worker its own name",
                 ),
             )
@@ -410,7 +411,7 @@ class Sessions:
         if bound is not None and differs and worker is not None and worker.commits:
             changed = bound.whole.frozen_differences(join_info.layout.whole)
             if changed:
-                return replace(join_info, layout=bound, own_frozen=changed)
+                return replace(join_info, layout=bound, changed_frozen=changed)
         self._check_layout(join_info.layout)
         return join_info
 

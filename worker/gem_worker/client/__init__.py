@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from gem_worker.client.observer import ControlResult as ControlResult
     from gem_worker.client.observer import Observer as Observer
     from gem_worker.client.observer import PulledParameters as PulledParameters
+    from gem_worker.client.outgoing_commit import NO_STEPS as NO_STEPS
+    from gem_worker.client.outgoing_commit import StepCount as StepCount
     from gem_worker.client.settings import ClientSettings as ClientSettings
 
 __getattr__, __dir__, __all__ = lazy(__name__)

@@ -22,7 +22,8 @@ from gem_worker.client.lane_call import LaneCall, LaneRoute
 _log = logging.getLogger(__name__)
 
 MIB = 1 << 20
-_SERVICE = "/gemps.v1.ParameterServerService/"
+_WORKER = "/gemps.v1.WorkerService/"
+_OBSERVER = "/gemps.v1.ObserverService/"
 
 # Seconds to commit over gRPC after a lane failure.
 LANE_AGAIN_SECONDS = 60.0
@@ -206,41 +207,41 @@ class Calls:
         self._channel = channel = open_channel(self._address, self._credentials)
         self.join: grpc.UnaryUnaryMultiCallable[session_pb2.JoinRequest, session_pb2.JoinResponse] = (
             channel.unary_unary(
-                f"{_SERVICE}Join",
+                f"{_WORKER}Join",
                 request_serializer=session_pb2.JoinRequest.SerializeToString,
                 response_deserializer=session_pb2.JoinResponse.FromString,
             )
         )
         self.heartbeat: grpc.UnaryUnaryMultiCallable[session_pb2.HeartbeatRequest, session_pb2.HeartbeatResponse] = (
             channel.unary_unary(
-                f"{_SERVICE}Heartbeat",
+                f"{_WORKER}Heartbeat",
                 request_serializer=session_pb2.HeartbeatRequest.SerializeToString,
                 response_deserializer=session_pb2.HeartbeatResponse.FromString,
             )
         )
         self.leave: grpc.UnaryUnaryMultiCallable[session_pb2.LeaveRequest, session_pb2.LeaveResponse] = (
             channel.unary_unary(
-                f"{_SERVICE}Leave",
+                f"{_WORKER}Leave",
                 request_serializer=session_pb2.LeaveRequest.SerializeToString,
                 response_deserializer=session_pb2.LeaveResponse.FromString,
             )
         )
         self.initialize: grpc.StreamUnaryMultiCallable[bytes, parameters_pb2.InitializeResponse] = channel.stream_unary(
-            f"{_SERVICE}Initialize",
+            f"{_WORKER}Initialize",
             request_serializer=None,
             response_deserializer=parameters_pb2.InitializeResponse.FromString,
         )
         self.pull: grpc.UnaryStreamMultiCallable[parameters_pb2.PullRequest, bytes] = channel.unary_stream(
-            f"{_SERVICE}Pull",
+            f"{_WORKER}Pull",
             request_serializer=parameters_pb2.PullRequest.SerializeToString,
             response_deserializer=None,
         )
         self.commit: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
-            f"{_SERVICE}Commit", request_serializer=None, response_deserializer=None
+            f"{_WORKER}Commit", request_serializer=None, response_deserializer=None
         )
         self.get_status: grpc.UnaryUnaryMultiCallable[status_pb2.GetStatusRequest, status_pb2.GetStatusResponse] = (
             channel.unary_unary(
-                f"{_SERVICE}GetStatus",
+                f"{_OBSERVER}GetStatus",
                 request_serializer=status_pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=status_pb2.GetStatusResponse.FromString,
             )
@@ -248,27 +249,27 @@ class Calls:
         self.watch_status: grpc.UnaryStreamMultiCallable[
             status_pb2.WatchStatusRequest, status_pb2.WatchStatusResponse
         ] = channel.unary_stream(
-            f"{_SERVICE}WatchStatus",
+            f"{_OBSERVER}WatchStatus",
             request_serializer=status_pb2.WatchStatusRequest.SerializeToString,
             response_deserializer=status_pb2.WatchStatusResponse.FromString,
         )
         self.get_history: grpc.UnaryUnaryMultiCallable[
             history_pb2.GetHistoryRequest, history_pb2.GetHistoryResponse
         ] = channel.unary_unary(
-            f"{_SERVICE}GetHistory",
+            f"{_OBSERVER}GetHistory",
             request_serializer=history_pb2.GetHistoryRequest.SerializeToString,
             response_deserializer=history_pb2.GetHistoryResponse.FromString,
         )
         self.report_evaluation: grpc.UnaryUnaryMultiCallable[
             operations_pb2.ReportEvaluationRequest, operations_pb2.ReportEvaluationResponse
         ] = channel.unary_unary(
-            f"{_SERVICE}ReportEvaluation",
+            f"{_OBSERVER}ReportEvaluation",
             request_serializer=operations_pb2.ReportEvaluationRequest.SerializeToString,
             response_deserializer=operations_pb2.ReportEvaluationResponse.FromString,
         )
         self.control: grpc.UnaryUnaryMultiCallable[operations_pb2.ControlRequest, operations_pb2.ControlResponse] = (
             channel.unary_unary(
-                f"{_SERVICE}Control",
+                f"{_OBSERVER}Control",
                 request_serializer=operations_pb2.ControlRequest.SerializeToString,
                 response_deserializer=operations_pb2.ControlResponse.FromString,
             )

@@ -10,7 +10,6 @@ from typing import Self
 from gem_core.layout import Layout
 from gem_core.payload import PayloadFormat
 from gem_core.recipe import Recipe
-from gem_core.registry import Direction
 from gem_core.selection import Selection
 from gem_core.shards import Shard
 from gem_core.wire_types import WireType
@@ -22,6 +21,7 @@ from gem_worker.client.events import EventSink, log_event
 from gem_worker.client.host import this_host
 from gem_worker.client.initialize import initialize
 from gem_worker.client.messages import CommitOutcome, Membership, RunState, Version
+from gem_worker.client.outgoing_commit import NO_STEPS, StepCount
 from gem_worker.client.retry import Patience
 from gem_worker.client.send import byte_view
 from gem_worker.client.session import ClientSession, Formats
@@ -49,7 +49,7 @@ class Client:
         host_id: groups ranks by host; default: this machine.
         steps_per_epoch: for a budget in epochs; 0: unknown.
         delta_wire_types, parameter_wire_types: best first; the server chooses.
-        directions: that the caller computes, and clipping; see `run_settings`.
+        features: what the caller does with gradients (session.proto); the client's own are announced as well.
         recipe: how the caller translates its script's optimizer. Under a server that lets the first worker decide, all
             workers need the same one: `run_settings.recipe` is then this one, else None.
         on_event: default: logging.
@@ -67,7 +67,7 @@ class Client:
         steps_per_epoch: int = 0,
         delta_wire_types: Sequence[WireType] = _FLOAT32,
         parameter_wire_types: Sequence[WireType] = _FLOAT32,
-        directions: Sequence[Direction] = (),
+        features: Sequence[str] = (),
         recipe: Recipe | None = None,
         settings: ClientSettings | None = None,
         on_event: EventSink | None = None,
@@ -106,7 +106,7 @@ class Client:
                 steps_per_epoch=steps_per_epoch,
                 delta_wire_types=delta_wire_types,
                 parameter_wire_types=parameter_wire_types,
-                directions=directions,
+                features=features,
                 recipe=recipe,
                 session_id=session_id,
                 shard=shard,
@@ -131,7 +131,7 @@ class Client:
 
     @property
     def layout(self) -> Layout:
-        """The whole model's layout. After join() FROZEN tensors have the SHA-256 of the run's values."""
+        """The whole model's layout, as this worker has it."""
         return self._session.whole_layout
 
     @property
@@ -257,6 +257,7 @@ class Client:
         view = byte_view(into, format_, "the buffer for parameters", writable=True)
         if self._shards is not None:
             return self._pull_shards(self._shards, view)
+        self._primary.committer.drop_stream()  # the pull would end it
         version = self._primary.puller.pull(view, format_)
         if self._session.unsettled:
             # Only after the pull: the interrupted commit may have waited for it.
@@ -288,7 +289,7 @@ class Client:
         samples: int = 0,
         in_place: bool = False,
         scale: float | None = None,
-        local_steps: int = 0,
+        steps: StepCount = NO_STEPS,
         buffers: Selection | None = None,
         eta: float | None = None,
         decays: Sequence[float] = (),
@@ -299,6 +300,7 @@ class Client:
         overlap, and `delta` must not change meanwhile.
 
         `scale`: factor for the PARAMETERs; products are rounded to float32.
+        `steps`: those that the delta is of.
         `buffers`: the BUFFERs that `delta` has: those that changed since they last travelled. The outcome then leaves
         out what this worker has (`CommitOutcome.buffers`). Default: all.
         `eta`, `decays`: only in a run whose settings have a recipe: the learning rate of its first group now, and the
@@ -335,7 +337,7 @@ class Client:
                 loss,
                 samples,
                 scale=scale,
-                local_steps=local_steps,
+                steps=steps,
                 buffers=buffers,
                 eta=eta,
                 decays=decays,
@@ -347,7 +349,7 @@ class Client:
             samples,
             in_place=in_place,
             scale=scale,
-            local_steps=local_steps,
+            steps=steps,
             buffers=buffers,
             eta=eta,
             decays=decays,

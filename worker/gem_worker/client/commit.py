@@ -22,12 +22,18 @@ from gem_worker.client.errors import (
     RunFinishedError,
     ServerMisbehavedError,
     ServerRefusedError,
-    SupersededError,
     TornCallError,
 )
 from gem_worker.client.events import ClientEvent, EventKind, EventSink
 from gem_worker.client.messages import CommitOutcome, RunState, Version
-from gem_worker.client.outgoing_commit import ChunkedCommit, Delta, OutgoingCommit, SharedCommit
+from gem_worker.client.outgoing_commit import (
+    NO_STEPS,
+    ChunkedCommit,
+    Delta,
+    OutgoingCommit,
+    SharedCommit,
+    StepCount,
+)
 from gem_worker.client.pull import Puller
 from gem_worker.client.receive import ParametersReceiver
 from gem_worker.client.session import LOST_SESSION, ClientSession
@@ -75,14 +81,14 @@ class Committer:
         *,
         in_place: bool = False,
         scale: float | None = None,
-        local_steps: int = 0,
+        steps: StepCount = NO_STEPS,
         commit_id: int = 0,
         buffers: Selection | None = None,
         eta: float | None = None,
         decays: Sequence[float] = (),
     ) -> CommitOutcome:
         """See Client.commit; buffers are checked byte views. `commit_id`: with several shards."""
-        described = self._describe(delta, loss, samples, scale, local_steps, commit_id, buffers)._replace(
+        described = self._describe(delta, loss, samples, scale, steps, commit_id, buffers)._replace(
             eta=eta, decays=decays
         )
         outgoing = self._outgoing(described)
@@ -107,7 +113,7 @@ class Committer:
         loss: float | None,
         samples: int,
         scale: float | None,
-        local_steps: int,
+        steps: StepCount,
         commit_id: int,
         buffers: Selection | None,
     ) -> Delta:
@@ -117,7 +123,7 @@ class Committer:
             raise MisuseError("pull() first: a commit needs parameters that its gradient was computed at")
         if scale is not None and session.formats.delta.wire_type is not WireType.FLOAT32:
             raise MisuseError("a scale needs a delta of float32: multiply before you encode it")
-        return Delta(session.last_applied + 1, base, delta, loss, samples, scale, local_steps, commit_id, buffers)
+        return Delta(session.last_applied + 1, base, delta, loss, samples, scale, steps, commit_id, buffers)
 
     def _outgoing(self, delta: Delta) -> OutgoingCommit:
         session = self._session
@@ -141,7 +147,12 @@ class Committer:
             shared = outgoing.shared if isinstance(outgoing, SharedCommit) else None
             if self._receiver is None or not self._receiver.fits(payload, into, shared, in_place=in_place):
                 self._receiver = ParametersReceiver(
-                    payload, into, shared, in_place=in_place, differences=session.differences
+                    payload,
+                    into,
+                    shared,
+                    in_place=in_place,
+                    differences=session.differences,
+                    layout_digest=session.membership.layout_digest,
                 )
             self._receiver.reset()
             self._receiver.takes_selection = delta.buffers is not None
@@ -210,8 +221,7 @@ class Committer:
         return (
             refusal.retry_after is None
             and refusal.reason not in LOST_SESSION
-            and refusal.reason != "SEQUENCE_REUSED"
-            and not isinstance(refusal, SupersededError)
+            and refusal.reason not in ("SEQUENCE_REUSED", "NEWER_SESSION")
         )
 
     def _recover(self, refusal: ServerRefusedError) -> None:
@@ -220,10 +230,7 @@ class Committer:
         if refusal.reason == "RUN_FINISHED":
             session.run_state = RunState.FINISHED
             raise RunFinishedError(refusal.message)
-        if isinstance(refusal, SupersededError):
-            session.confirm_superseded(refusal)
-            session.patience.failed(str(refusal))
-        elif refusal.reason in LOST_SESSION or refusal.reason == "SEQUENCE_GAP":
+        if refusal.reason in LOST_SESSION or refusal.reason == "SEQUENCE_GAP":
             session.rejoin(str(refusal))
         elif refusal.reason == "STALE_BASE":
             session.stale(str(refusal))

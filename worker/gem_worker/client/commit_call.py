@@ -79,10 +79,10 @@ class GrpcCall:
         raw = next(self._call, None)
         if raw is None:
             return None
-        message, offset, data = split_message(commit_pb2.CommitResponse, raw, COMMIT_RESPONSE_CHUNK)
+        message, data = split_message(commit_pb2.CommitResponse, raw, COMMIT_RESPONSE_CHUNK)
         reply.receive_fields(message)
         if data is not None:
-            reply.sink.add(offset, data)
+            reply.sink.add(data)
         return message
 
     def is_open(self) -> bool:

@@ -51,6 +51,7 @@ class CommitStream:
     def __init__(self, calls: Calls, watchdog: Watchdog) -> None:
         self._watchdog = watchdog
         self._call = calls.open_commit()
+        self._granted = 0  # sequence whose proceed came with the reply before; 0: none
 
     @property
     def transport(self) -> str:
@@ -75,8 +76,12 @@ class CommitStream:
         try:
             watchdog.watched = watched
             with self._call.exchange():
+                goes_on = self._granted == commit.sequence and commit.waits_for_proceed and not header_only
+                self._granted = 0
                 self._call.send([(commit.question(), b"", False)] if header_only else commit.first_messages(watched))
-                self._receive(commit, reply, watched)
+                if goes_on:
+                    self._call.send(commit.messages_after_proceed(watched))
+                self._receive(commit, reply, watched, may_proceed=not goes_on)
         except grpc.RpcError as error:
             reason = failure(error)
             if isinstance(reason, TornCallError) and watched.ended_because is not None:
@@ -90,11 +95,12 @@ class CommitStream:
             watchdog.watched = None
             watchdog.called_at = watched.progressed_at
 
-    def _receive(self, commit: OutgoingCommit, reply: CommitReply, watched: Watched) -> None:
-        may_proceed = True
+    def _receive(self, commit: OutgoingCommit, reply: CommitReply, watched: Watched, *, may_proceed: bool) -> None:
         while (fields := self._call.receive(reply)) is not None:
             watched.progressed_at = time.monotonic()
-            if fields.HasField("proceed"):
+            if fields.HasField("footer"):
+                self._granted = fields.proceed.sequence
+            elif fields.HasField("proceed"):
                 if not may_proceed or fields.proceed.sequence != commit.sequence:
                     raise ServerMisbehavedError(f"the server sent an unexpected proceed for {fields.proceed.sequence}")
                 may_proceed = False

@@ -7,7 +7,7 @@ from gemps.v1 import parameters_pb2
 from gem_core.chunking import ScaledSplitter
 from gem_core.payload import PayloadFormat
 from gem_worker.client.channel import Calls
-from gem_worker.client.errors import ServerMisbehavedError, ServerRefusedError, SupersededError, TornCallError
+from gem_worker.client.errors import ServerMisbehavedError, ServerRefusedError, TornCallError
 from gem_worker.client.interrupts import interrupts_wait
 from gem_worker.client.rpc_status import failure
 from gem_worker.client.send import watched_messages
@@ -32,9 +32,6 @@ def initialize(
             response = _upload(calls, watchdog, session, payload, format_, adapter)
         except TornCallError as torn:
             session.patience.torn(torn)
-        except SupersededError as refusal:
-            session.confirm_superseded(refusal)
-            session.patience.failed(str(refusal))
         except ServerRefusedError as refusal:
             if refusal.reason in LOST_SESSION:
                 session.rejoin(str(refusal))

@@ -151,32 +151,33 @@ class LaneCall:
             frame = self._next_frame()
         if self._lane.missing:
             sink = self._sink
-            expected = 0 if sink is None else sink.received
-            rest, offset, start = message_head(frame.body, frame.size, COMMIT_RESPONSE_CHUNK, expected)
+            rest, start, count = message_head(frame.body, frame.size, COMMIT_RESPONSE_CHUNK)
+            if start + count != frame.size:
+                self._fail(grpc.StatusCode.INTERNAL, "the server sent fields behind a chunk")
             message = _NO_FIELDS
             if rest:
                 message = parse_fields(commit_pb2.CommitResponse, rest)
                 reply.receive_fields(message)
             if rest or sink is None:
                 sink = self._sink = reply.sink
-            sink.begin(offset, frame.size - start, frame.body[start:])
+            sink.begin(count, frame.body[start:])
             while self._lane.missing:
                 count = self._read(sink.space, _WAIT_FOR_ALL)
                 self._lane.missing -= count
                 sink.filled(count)
         else:
-            message, offset, data = split_message(
+            message, data = split_message(
                 commit_pb2.CommitResponse, frame.body, COMMIT_RESPONSE_CHUNK, expected=self._last_bytes
             )
             reply.receive_fields(message)
             if data is not None:
                 self._last_bytes = len(data)
-                reply.sink.add(offset, data)
-        if message.HasField("proceed"):
-            self._lane.enter(State.COMMITTING)
-        elif message.HasField("footer"):
+                reply.sink.add(data)
+        if message.HasField("footer"):
             self._lane.enter(State.IDLE)
             self._sink = None
+        elif message.HasField("proceed"):
+            self._lane.enter(State.COMMITTING)
         self._heard_at = time.monotonic()
         return message
 

@@ -123,7 +123,8 @@ class Membership:
     """Result of Join.
 
     `host_rank` selects the device. `shards`: further servers, as in session.proto. `progress`: how far the run is, as
-    `Verdict.progress` has it.
+    `Verdict.progress` has it. `layout_digest`: what each transfer of parameters names. `features`: those announced ones
+    that the session uses. `changed_frozen`: FROZEN tensors, by index, whose values are not the run's.
     """
 
     rank: int
@@ -138,6 +139,9 @@ class Membership:
     server_version: str
     shards: tuple[str, ...] = ()
     progress: float = 0.0
+    layout_digest: bytes = b""
+    features: frozenset[str] = frozenset()
+    changed_frozen: tuple[int, ...] = ()
 
     @property
     def wire_types(self) -> tuple[WireType, WireType]:
@@ -160,6 +164,9 @@ class Membership:
             server_version=response.server_version,
             shards=tuple(response.shards),
             progress=response.progress,
+            layout_digest=response.layout_digest,
+            features=frozenset(response.features),
+            changed_frozen=tuple(response.changed_frozen),
         )
 
 

@@ -325,8 +325,8 @@ class _LayoutReceiver:
         start = encoded_bytes(payload.wire_type, shard.range_of(whole.parameter_count).start)
         return self._buffer[start : start + payload.byte_count], payload
 
-    def add(self, offset: int, data: Buffer) -> None:
-        self._started().add(offset, data)
+    def add(self, data: Buffer) -> None:
+        self._started().add(data)
 
     def finish(self, footer: transfer_pb2.Footer) -> None:
         self._started().finish(footer)

@@ -24,6 +24,20 @@ def round_trips(delta_bytes: int) -> int:
     return 1 if delta_bytes <= WHOLE_PAYLOAD_BYTES else 2
 
 
+class StepCount(NamedTuple):
+    """Steps that a delta is of (commit.proto): gradients, or steps of the worker's own optimizer.
+
+    `leaves`: the worker leaves after this commit, which may have fewer gradients than the run's.
+    """
+
+    local_steps: int = 0
+    optimizer_steps: int = 0
+    leaves: bool = False
+
+
+NO_STEPS = StepCount()
+
+
 class Delta(NamedTuple):
     """A delta to commit. `buffers`: those in its payload; None: all. `eta`, `decays`: in a run with a recipe."""
 
@@ -33,7 +47,7 @@ class Delta(NamedTuple):
     loss: float | None
     samples: int
     scale: float | None
-    local_steps: int
+    steps: StepCount
     commit_id: int = 0
     buffers: Selection | None = None
     eta: float | None = None
@@ -44,6 +58,7 @@ class OutgoingCommit(Protocol):
     """To send, possibly repeatedly."""
 
     sequence: int
+    waits_for_proceed: bool
 
     def question(self) -> bytes:
         """The header alone, to request the stored verdict."""
@@ -57,6 +72,8 @@ class OutgoingCommit(Protocol):
 
 class SharedCommit:
     """A delta in shared memory."""
+
+    waits_for_proceed = False
 
     def __init__(self, session_id: bytes, delta: Delta, payload: PayloadFormat, shared: SharedMemory) -> None:
         self.sequence = delta.sequence
@@ -92,7 +109,7 @@ class SharedCommit:
     def _sum_up(self) -> None:
         if not self._header.HasField("payload_crc32c"):
             pieces = ScaledSplitter(self._payload, MAX_CHUNK_BYTES).load(self._delta.payload, self._delta.scale)
-            self._header.payload_crc32c = word_sum(b"".join(bytes(piece) for _, piece in pieces))
+            self._header.payload_crc32c = word_sum(b"".join(map(bytes, pieces)))
 
 
 class ChunkedCommit:
@@ -102,6 +119,7 @@ class ChunkedCommit:
         self.sequence = 0
         self.payload = payload
         self._is_whole = round_trips(payload.byte_count) == 1
+        self.waits_for_proceed = not self._is_whole
         self._source = ScaledSplitter(payload, MAX_CHUNK_BYTES if self._is_whole else chunk_bytes)
         self._request = commit_pb2.CommitRequest(header=_header(session_id, payload, payload.wire_type))
         self._header = self._request.header
@@ -157,7 +175,7 @@ def _describe(header: commit_pb2.CommitHeader, delta: Delta) -> None:
     base, version = header.base_version, delta.base
     base.incarnation, base.clock = version.incarnation, version.clock
     header.samples = delta.samples
-    header.local_steps = delta.local_steps
+    header.local_steps, header.optimizer_steps, header.leaves = delta.steps
     header.commit_id = delta.commit_id
     header.ClearField("payload_crc32c")
     if delta.loss is None:

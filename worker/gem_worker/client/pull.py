@@ -14,7 +14,6 @@ from gem_worker.client.errors import (
     NotInitializedError,
     ServerMisbehavedError,
     ServerRefusedError,
-    SupersededError,
     TornCallError,
 )
 from gem_worker.client.interrupts import interrupts_wait
@@ -52,9 +51,7 @@ def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched) -> par
         for message in call:
             watched.waiting = False
             watched.progress()
-            fields, offset, data = split_message(
-                parameters_pb2.PullResponse, message, PULL_RESPONSE_CHUNK, _HEADER_BYTES
-            )
+            fields, data = split_message(parameters_pb2.PullResponse, message, PULL_RESPONSE_CHUNK, _HEADER_BYTES)
             if fields.HasField("not_modified"):
                 return fields.not_modified
             if fields.HasField("header"):
@@ -64,7 +61,7 @@ def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched) -> par
                     raise ServerMisbehavedError("the server leaves out BUFFERs in its answer to a pull")
                 receiver.announce(fields.header)
             if data is not None:
-                receiver.add(offset, data)
+                receiver.add(data)
             if fields.HasField("footer"):
                 receiver.finish(fields.footer)
                 return None
@@ -91,7 +88,9 @@ class Puller:
     def pull(self, into: memoryview, payload: PayloadFormat, wanted: Version | None = None) -> Version:
         """Pull the current parameters, or `wanted`, into `into`; return their version."""
         self._wanted = wanted
-        version = self._bring(ParametersReceiver(payload, into, differences=self._session.differences))
+        session = self._session
+        digest = session.membership.layout_digest
+        version = self._bring(ParametersReceiver(payload, into, differences=session.differences, layout_digest=digest))
         self._wanted = None
         return version
 
@@ -111,9 +110,6 @@ class Puller:
                 if receiver.received > before:
                     session.patience.moved_on()
                 session.patience.torn(torn)
-            except SupersededError as refusal:
-                session.confirm_superseded(refusal)
-                session.patience.failed(str(refusal))
             except ServerRefusedError as refusal:
                 self._recover(refusal, receiver)
             else:

@@ -24,7 +24,7 @@ class Receiver(Protocol):
     def announce(self, header: transfer_pb2.ParametersHeader) -> None:
         """Handle the header."""
 
-    def add(self, offset: int, data: Buffer) -> None:
+    def add(self, data: Buffer) -> None:
         """Handle a chunk."""
 
     def finish(self, footer: transfer_pb2.Footer) -> None:
@@ -49,8 +49,11 @@ class ParametersReceiver:
         *,
         in_place: bool = False,
         differences: Differences | None = None,
+        layout_digest: bytes = b"",
     ) -> None:
+        """`layout_digest`: what the server calls the layout; default: its own digest."""
         self._payload = payload
+        self._layout_digest = layout_digest or payload.layout.digest
         self._into = into
         self._shared = shared
         self._in_place = in_place
@@ -91,27 +94,24 @@ class ParametersReceiver:
         """Handle the header. Raises ServerMisbehavedError if unexpected."""
         self._choose_assembler(header)
         payload = self._assembler.payload
-        if (payload.byte_count, int(payload.wire_type), payload.layout.digest) != (
+        if (payload.byte_count, int(payload.wire_type), self._layout_digest) != (
             header.byte_count,
             header.wire_type,
             header.layout_digest,
         ):
             raise ServerMisbehavedError(
                 f"the server sends {header.byte_count} bytes of layout {header.layout_digest.hex()[:8]} in wire type "
-                f"{header.wire_type}; {payload.byte_count} of {payload.layout.digest.hex()[:8]} in "
+                f"{header.wire_type}; {payload.byte_count} of {self._layout_digest.hex()[:8]} in "
                 f"{payload.wire_type} were asked for"
             )
         version = Version.from_wire(header.version)
-        if header.offset != self.received or (self.version is not None and version != self.version):
-            raise ServerMisbehavedError(
-                f"the server continues with {version} at byte {header.offset}, "
-                f"not with {self.version} at {self.received}"
-            )
+        if self.version is not None and version != self.version:
+            raise ServerMisbehavedError(f"the server continues with {version}, not with {self.version}")
         self.version = version
         self._handle = header.shared_memory if header.HasField("shared_memory") else None
         if self._handle is not None and self._shared is None:
             raise ServerMisbehavedError("the server names shared memory for a reply that was to come as chunks")
-        # The footer counts this attempt's chunks; its CRC covers all bytes.
+        # The footer's CRC covers all bytes, also those that an earlier attempt brought.
         self._assembler.restart(self._assembler.received, self._assembler.crc32c)
 
     def _choose_assembler(self, header: transfer_pb2.ParametersHeader) -> None:
@@ -146,9 +146,9 @@ class ParametersReceiver:
             raise ServerMisbehavedError("the server sent a chunk before the header")
         return self._assembler
 
-    def add(self, offset: int, data: Buffer) -> None:
-        """Handle a chunk. Raises gem_core's ChunkError if out of order."""
-        self.sink.add(offset, data)
+    def add(self, data: Buffer) -> None:
+        """Handle a chunk. Raises gem_core's ChunkError."""
+        self.sink.add(data)
 
     def finish(self, footer: transfer_pb2.Footer) -> None:
         """Handle the footer. Raises gem_core's SizeMismatchError or ChecksumError, or TornParametersError."""
@@ -157,7 +157,7 @@ class ParametersReceiver:
         if self._handle is not None:
             self._write_chunk(self._handle)
             return
-        self._assembler.finish(footer.byte_count, footer.chunk_count, footer.crc32c)
+        self._assembler.finish(footer.crc32c)
         if self.buffers is not None:
             split = self._payload.parameter_bytes
             self.rest = self._into[split : split + self._assembler.payload.rest_bytes]

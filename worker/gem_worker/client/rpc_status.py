@@ -10,6 +10,7 @@ from google.rpc.status_pb2 import Status
 
 from gem_core.visible_text import escape_invisible
 from gem_worker.client.errors import NotInitializedError, ServerRefusedError, SupersededError, TornCallError
+from gem_worker.client.host import agent
 
 ERROR_DOMAIN = "gemps"
 DETAILS_KEY = "grpc-status-details-bin"
@@ -23,14 +24,14 @@ _TRANSPORT_CODES = frozenset(
         grpc.StatusCode.INTERNAL,
     }
 )
-# Retried, as if never received.
-_PASSING_REASONS = frozenset({"STARTING", "DRAINING"})
+# Retried, as if never received. NEWER_CALL: a call that this client gave up, or one that an interrupt took from it.
+_PASSING_REASONS = frozenset({"STARTING", "DRAINING", "NEWER_CALL"})
 _OWN_CLASS: dict[str, type[ServerRefusedError]] = {
-    "SUPERSEDED": SupersededError,
+    "NEWER_SESSION": SupersededError,
     "NOT_INITIALIZED": NotInitializedError,
 }
 _FIX: dict[str, str] = {
-    "SUPERSEDED": "another process joined under this worker's name; give every worker its own name",
+    "NEWER_SESSION": "another process joined under this worker's name; give every worker its own name",
     "NOT_INITIALIZED": "the server has no parameters; initialize() with the model's, or start the server with --resume",
 }
 
@@ -115,7 +116,10 @@ def failure(error: grpc.RpcError) -> TornCallError | ServerRefusedError:
         if code in _TRANSPORT_CODES:
             return _torn(f"{code.name}: {message}")
         if code is grpc.StatusCode.UNIMPLEMENTED:
-            message = f"what answers there does not offer this call of gemps.v1; is it a gemps server? {message}"
+            message = (
+                f"what answers there does not offer this call of gemps.v1: it is a development version of gemps 0.1, "
+                f"which spoke a draft, or no gemps server. Start one of this client's version ({agent()}). {message}"
+            )
         return ServerRefusedError(code.name, message)
     if info.reason in _PASSING_REASONS:
         return TornCallError(f"{info.reason}: {message}", by_server=True, retry_after=retry_after)

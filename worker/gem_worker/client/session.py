@@ -6,19 +6,17 @@ The watchdog's thread calls only `probe` and `beat`. Any thread may call `report
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import grpc
 from gemps.limits import MESSAGE_BYTES
 from gemps.v1 import session_pb2
 
-from gem_core.errors import LayoutError
+from gem_core import features as features_of_contract
 from gem_core.layout import Layout
 from gem_core.payload import MAX_CHUNK_BYTES, PayloadFormat, selected_format
 from gem_core.recipe import Recipe
-from gem_core.registry import Direction
 from gem_core.selection import Selection
 from gem_core.shards import Shard
 from gem_core.wire_types import BLOCKS, WireType
@@ -34,6 +32,7 @@ from gem_worker.client.errors import (
     TornCallError,
 )
 from gem_worker.client.events import ClientEvent, EventKind, EventSink
+from gem_worker.client.host import agent
 from gem_worker.client.messages import (
     Membership,
     RunState,
@@ -51,6 +50,9 @@ from gem_worker.client.watchdog import PROBE_TIMEOUT
 
 _Response = TypeVar("_Response")
 
+# What the client does by itself; callers announce what they do with gradients.
+OWN_FEATURES = (features_of_contract.DIFFERENCES, features_of_contract.SHARDS, features_of_contract.EARLY_PROCEED)
+
 # Seconds for a report that training can do without.
 REPORT_TIMEOUT = 2.0
 
@@ -58,14 +60,6 @@ REPORT_TIMEOUT = 2.0
 LOST_SESSION = frozenset({"UNKNOWN_SESSION", "EXPIRED_SESSION", "UNKNOWN_INCARNATION"})
 
 _JOIN_FIRST = "join() first: this client is not a member of a run yet"
-
-
-def agent() -> str:
-    """The client's name and version."""
-    try:
-        return f"gemps-python/{version('gemps')}"
-    except PackageNotFoundError:
-        return "gemps-python"
 
 
 class Formats(NamedTuple):
@@ -107,7 +101,7 @@ class ClientSession:
         steps_per_epoch: int,
         delta_wire_types: Sequence[WireType],
         parameter_wire_types: Sequence[WireType],
-        directions: Sequence[Direction],
+        features: Sequence[str],
         recipe: Recipe | None = None,
         session_id: bytes | None = None,
         shard: Shard | None = None,
@@ -120,6 +114,7 @@ class ClientSession:
         self.session_id = session_id if session_id is not None else os.urandom(16)
         self.shard = shard if shard is not None else Shard()
         self.offered = (tuple(delta_wire_types), tuple(parameter_wire_types))
+        of_recipe = () if recipe is None else (features_of_contract.RECIPE,)
         self._request = session_pb2.JoinRequest(
             session_id=self.session_id,
             worker_name=worker_name,
@@ -131,7 +126,7 @@ class ClientSession:
             agent=agent(),
             device=device,
             steps_per_epoch=steps_per_epoch,
-            directions=directions,
+            features=dict.fromkeys((*OWN_FEATURES, *of_recipe, *features)),
             recipe=recipe_to_wire(recipe) if recipe is not None else None,
         )
         self.layout = self.whole_layout = layout
@@ -232,8 +227,6 @@ class ClientSession:
         self._check(membership)
         if self._membership is None or membership.incarnation != self._membership.incarnation:
             self.lost()
-        if response.frozen:
-            self._use_frozen(response.frozen)
         self._membership = membership
         self._is_member = True
         if not self.shard.is_secondary:
@@ -252,14 +245,6 @@ class ClientSession:
         self._calls.use_lane(self.session_id, response)
         self._share(response.shared_memory_socket)
         return membership
-
-    def _use_frozen(self, frozen: Iterable[session_pb2.FrozenDigest]) -> None:
-        """Name the run's values of FROZEN tensors in the layout, although this worker keeps its own."""
-        try:
-            layout = self.whole_layout.with_frozen({one.tensor: one.sha256 for one in frozen})
-        except LayoutError as error:
-            raise ServerMisbehavedError(f"the server's answer to Join does not fit this model: {error}") from None
-        self.replace_layout(layout)
 
     def _prepare_differences(self, wire_type: WireType) -> None:
         if wire_type not in BLOCKS:
@@ -350,20 +335,6 @@ class ClientSession:
         self.run_state = RunState.from_wire(response.run_state)
         self.unsettled = False
 
-    def confirm_superseded(self, refusal: SupersededError) -> None:
-        """Raise the refusal, unless a newer call of this session caused it.
-
-        After a takeover, the server also refuses the heartbeat.
-        """
-        request = session_pb2.HeartbeatRequest(session_id=self.session_id)
-        try:
-            self._persist(
-                lambda: self._calls.heartbeat(request, timeout=self._settings.progress_timeout), bounded=False
-            )
-        except ServerRefusedError:
-            self._is_member = False
-            raise refusal from None
-
     def leave(self, reason: str, timeout: float | None) -> None:
         """Send Leave once; raises no network errors."""
         if not self._is_member:
@@ -376,8 +347,10 @@ class ClientSession:
             longest = self._settings.leave_timeout
             response = self._calls.leave(request, timeout=longest if timeout is None else min(timeout, longest))
         except grpc.RpcError as error:
-            text = f"left without the server hearing of it ({failure(error)})"
-            self._on_event(ClientEvent(EventKind.NOT_LEFT, text))
+            reason = failure(error)
+            if not isinstance(reason, SupersededError):  # else there is nothing to leave
+                text = f"left without the server hearing of it ({reason})"
+                self._on_event(ClientEvent(EventKind.NOT_LEFT, text))
         else:
             self.run_state = RunState.from_wire(response.run_state)
 
@@ -438,8 +411,9 @@ class ClientSession:
                 f"{smallest} to {MAX_CHUNK_BYTES} are possible"
             )
         run = membership.run_settings
-        if (run.direction != "gradient" or run.clip_norm) and run.direction not in self._request.directions:
-            raise ServerMisbehavedError(f"the server chose direction {run.direction}, which this worker did not offer")
+        if unknown := membership.features.difference(self._request.features):
+            names = ", ".join(sorted(unknown))
+            raise ServerMisbehavedError(f"the server uses features that this worker did not announce: {names}")
         offered_recipe = recipe_of(self._request.recipe) if self._request.HasField("recipe") else None
         if run.recipe is not None and run.recipe != offered_recipe:
             raise ServerMisbehavedError("the server chose another recipe than this worker offered: update it")

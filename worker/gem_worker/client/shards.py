@@ -22,6 +22,7 @@ from gem_worker.client.errors import (
 from gem_worker.client.events import ClientEvent, EventKind, EventSink
 from gem_worker.client.initialize import initialize
 from gem_worker.client.messages import CommitOutcome, RunState, Version
+from gem_worker.client.outgoing_commit import StepCount
 from gem_worker.client.retry import Patience
 from gem_worker.client.session import LOST_SESSION
 
@@ -156,7 +157,7 @@ class Shards:
         samples: int,
         *,
         scale: float | None,
-        local_steps: int,
+        steps: StepCount,
         buffers: Selection | None,
         eta: float | None,
         decays: Sequence[float],
@@ -172,7 +173,7 @@ class Shards:
                 loss,
                 samples,
                 scale=scale,
-                local_steps=local_steps,
+                steps=steps,
                 commit_id=commit_id,
                 buffers=buffers if session.shard.is_last else None,
                 eta=eta,
@@ -243,6 +244,7 @@ class Shards:
         self.join_all()
 
     def _pull_from(self, one: Connection, into: memoryview, clock: int | None) -> Version:
+        one.committer.drop_stream()  # the pull would end it
         payload = one.session.formats.parameters
         part = self._part(one, into, payload.wire_type)
         if clock is None:
