@@ -381,7 +381,7 @@ async def test_a_named_rule_in_between_keeps_the_first_workers_decision(
 ) -> None:
     settings: dict[str, Any] = {"data_dir": tmp_path, "durability": "commit"}
     serving = await auto(serve, **settings)
-    worker = await serving.joined(recipe=own, directions=ALL_DIRECTIONS)
+    worker = await serving.joined(recipe=own, features=ALL)
     await worker.initialize()
     before, told = worker.membership.settings, await rule_of(serving)
     await end(serving)
@@ -392,8 +392,8 @@ async def test_a_named_rule_in_between_keeps_the_first_workers_decision(
         await end(serving)
     serving = await auto(serve, resume=True, **settings)
     assert await rule_of(serving) == told
-    assert (await serving.worker().join(recipe=own, directions=ALL_DIRECTIONS)).settings == before
-    refusal = await refused(serving.worker().join(recipe=recipe(), directions=ALL_DIRECTIONS), "RECIPE")
+    assert (await serving.worker().join(recipe=own, features=ALL)).settings == before
+    refusal = await refused(serving.worker().join(recipe=recipe(), features=ALL), "RECIPE")
     assert "name the server's rule" in refusal.message
 
 

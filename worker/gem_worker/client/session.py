@@ -347,9 +347,9 @@ class ClientSession:
             longest = self._settings.leave_timeout
             response = self._calls.leave(request, timeout=longest if timeout is None else min(timeout, longest))
         except grpc.RpcError as error:
-            reason = failure(error)
-            if not isinstance(reason, SupersededError):  # else there is nothing to leave
-                text = f"left without the server hearing of it ({reason})"
+            failed = failure(error)
+            if not isinstance(failed, SupersededError):  # else there is nothing to leave
+                text = f"left without the server hearing of it ({failed})"
                 self._on_event(ClientEvent(EventKind.NOT_LEFT, text))
         else:
             self.run_state = RunState.from_wire(response.run_state)
