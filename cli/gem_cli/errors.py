@@ -1,9 +1,8 @@
 """Command errors and exit codes."""
 
-from importlib.metadata import version
 from pathlib import Path
 
-USAGE = 2  # wrong usage
+USAGE = 2  # wrong usage, or a refusal that is final: starting again changes nothing
 FAILED = 1
 INTERRUPTED = 130  # 128 + SIGINT
 
@@ -18,14 +17,10 @@ class CommandError(Exception):
 
 def refused(error: Exception) -> CommandError:
     """Convert a client library error."""
-    from gem_worker.client import AddressError, CredentialsError  # slow, but loaded already
+    from gem_worker.client import AddressError, CredentialsError, ServerRefusedError  # slow, but loaded already
 
-    if isinstance(error, AddressError | CredentialsError):
-        return CommandError(str(error), USAGE)
-    hint = ""
-    if getattr(error, "reason", "") == "UNIMPLEMENTED":
-        hint = f". If it is one, its version differs from this one's, gemps {version('gemps')}"
-    return CommandError(f"{error}{hint}")
+    is_final = isinstance(error, ServerRefusedError) and error.is_final
+    return CommandError(str(error), USAGE if is_final or isinstance(error, AddressError | CredentialsError) else FAILED)
 
 
 def last_lines(log: Path, count: int = 12, *, start: int = 0) -> list[str]:

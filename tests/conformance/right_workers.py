@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
-from gemps.v1 import commit_pb2, status_pb2
+from gemps.v1 import commit_pb2, observer_pb2_grpc, status_pb2
 
 from gem_core.checksum import crc32c
 from tests.conformance.puppet import Puppet, Steps, begin, refused, until_finished
@@ -65,7 +65,7 @@ def checksum_in_the_first_attempt(puppet: Puppet) -> None:
 def other_calls_in_between(puppet: Puppet) -> None:
     puppet.join()
     puppet.join()
-    puppet.stub.GetStatus(status_pb2.GetStatusRequest())
+    observer_pb2_grpc.ObserverServiceStub(puppet.channel).GetStatus(status_pb2.GetStatusRequest())
     puppet.pull()
     puppet.pull()
     puppet.heartbeat()

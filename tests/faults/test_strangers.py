@@ -13,6 +13,7 @@ from tests.figures import Figures
 from tests.security.authority import Authority, Pair, replace
 from tests.security.test_tokens import MAY, METHODS, OBSERVER, OPERATOR, TOKENS, WORKER, bearer
 from tests.waiting import eventually_async, happens_async
+from tests.wire.calls import path_of
 from tests.wire.processes import PeakMeter, ServerProcess
 from tests.wire.refusals import PATIENCE, read_refusal
 
@@ -40,7 +41,7 @@ def call(connect: Connect, method: str, token: str | None) -> grpc.StatusCode:
     described = METHODS[method]
     kinds = ("stream" if one else "unary" for one in (described.client_streaming, described.server_streaming))
     with connect() as channel:
-        made = getattr(channel, "_".join(kinds))(f"/gemps.v1.WorkerService/{method}")
+        made = getattr(channel, "_".join(kinds))(path_of(method))
         metadata = None if token is None else tuple(bearer(token).items())
         message = iter([MESSAGE]) if described.client_streaming else MESSAGE
         try:

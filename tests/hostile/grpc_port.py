@@ -224,17 +224,15 @@ def unfinished_messages(scene: Scene) -> None:
 
 
 # Readers that open no window: the server has an answer, and cannot send it.
-for _method, _request in {
-    "Pull": parameters_pb2.PullRequest(),
-    "WatchStatus": status_pb2.WatchStatusRequest(),
-    "GetHistory": history_pb2.GetHistoryRequest(),
-}.items():
+for _service, _method, _request in (
+    (http2.SERVICE, "Pull", parameters_pb2.PullRequest()),
+    (http2.OBSERVERS, "WatchStatus", status_pb2.WatchStatusRequest()),
+    (http2.OBSERVERS, "GetHistory", history_pb2.GetHistoryRequest()),
+):
     ATTACKS.add(f"4 x 4000 {_method} calls without a session, nothing read", quick=_method == "Pull", least_ratio=0.2)(
         partial(
-            lambda scene, method, content: hold_calls(
-                scene, 4, standing(f"{http2.SERVICE}{method}", content, initial_window=0)
-            ),
-            method=_method,
+            lambda scene, method, content: hold_calls(scene, 4, standing(method, content, initial_window=0)),
+            method=f"{_service}{_method}",
             content=_request.SerializeToString(),
         )
     )

@@ -8,6 +8,7 @@ DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDO
 END_STREAM, ACK, END_HEADERS, PADDED = 1, 1, 4, 8
 INITIAL_WINDOW_SIZE = 4
 SERVICE = "/gemps.v1.WorkerService/"
+OBSERVERS = "/gemps.v1.ObserverService/"
 HEALTH = "/grpc.health.v1.Health/Check"
 
 

@@ -33,7 +33,15 @@ from gem_server.state.sessions import Session
 from gem_worker import ParameterServer
 from gem_worker.client import Observer, RunFinishedError, ServerRefusedError
 from gem_worker.client.commit import Committer
-from gemps.v1 import parameters_pb2, session_pb2, shards_pb2, status_pb2, transfer_pb2, worker_pb2_grpc
+from gemps.v1 import (
+    observer_pb2_grpc,
+    parameters_pb2,
+    session_pb2,
+    shards_pb2,
+    status_pb2,
+    transfer_pb2,
+    worker_pb2_grpc,
+)
 from pydantic import ValidationError
 from torch import nn
 
@@ -45,7 +53,7 @@ from tests.client.real_server import RealServer
 from tests.shards.group import MODEL, Group, Worker, free_port, serving
 from tests.waiting import eventually, happens, happens_async
 
-FOLLOW = "/gemps.v1.WorkerService/Follow"
+FOLLOW = "/gemps.v1.ShardService/Follow"
 
 
 @pytest.fixture
@@ -149,9 +157,9 @@ def test_a_secondary_refuses_what_is_for_the_primary(group: Group) -> None:
 def refusal(address: str, call: str, request: Any) -> str:
     """Why the server refuses this call."""
     with grpc.insecure_channel(address) as channel:
-        stub = worker_pb2_grpc.WorkerServiceStub(channel)
+        kind = observer_pb2_grpc.ObserverServiceStub if call == "GetStatus" else worker_pb2_grpc.WorkerServiceStub
         with pytest.raises(grpc.RpcError) as refused:
-            getattr(stub, call)(request, timeout=30, wait_for_ready=True)
+            getattr(kind(channel), call)(request, timeout=30, wait_for_ready=True)
     return str(refused.value.details())
 
 

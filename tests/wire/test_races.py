@@ -167,7 +167,7 @@ async def test_complete_commit_of_a_superseded_session_is_applied(serve: Serve) 
     stream = await complete(serving, older, older.prepare(older.delta(1)))
     newer = serving.adopt(older.twin())
     assert (await newer.join()).last_applied_sequence == 0
-    await stream.refused("NEWER_CALL")
+    await stream.refused("NEWER_SESSION")
     await turn.use()
     await serving.until(lambda status: status.commits == 2)
     pulling = asyncio.create_task(newer.pull())
@@ -258,19 +258,6 @@ async def test_join_with_a_live_session_changes_neither_moment_nor_snapshot(serv
             outcome = await each.commit(delta)
             assert outcome.verdict.staleness == oracle.commit(each.name, delta.parameters)[0]
     np.testing.assert_array_equal((await serving.values(LARGE)).parameters, oracle.parameters)
-
-
-async def test_join_with_a_live_session_in_the_middle_of_its_commit_does_not_disturb_it(serving: Serving) -> None:
-    (worker,) = await serving.training(1, LARGE)
-    commit = worker.prepare(worker.delta(1), chunk_bytes=40_000)
-    stream = worker.commit_stream()
-    await stream.send_opening(commit)
-    for message in commit.chunk_messages():
-        await worker.join()
-        await stream.send(message)
-    await stream.send(commit.closing())
-    await worker.join()
-    assert (await stream.outcome()).verdict.version.clock == 2
 
 
 async def test_two_sessions_of_one_name_that_join_at_once_leave_one(serving: Serving) -> None:
@@ -371,7 +358,7 @@ async def test_newer_session_ends_a_reply_that_is_not_read(serving: Serving) -> 
     newer = serving.adopt(worker.twin())
     await newer.join()
     await newer.pull()
-    await read_to_the_end(stream, expected, clock=2)
+    await read_to_the_end(stream, expected, clock=2, reason="NEWER_SESSION")
     await serving.next_commit_works(newer)
 
 

@@ -18,7 +18,7 @@ from tests.wire.serving import Serving
 from tests.wire.worker import announced
 
 COUNT = sum(tensor.kind == "parameter" for tensor in SMALL.tensors)
-ALL = [*announced("rms", "auto"), "local-steps", "scaled-local-steps"]
+ALL = announced("rms", "auto")
 MOVEMENT = {"momentum": 0, "kappa": 2, "pi_max": 1, "signed_gap": 1}
 CHECKPOINT = operations_pb2.ControlRequest(action=operations_pb2.CONTROL_ACTION_CHECKPOINT)
 

@@ -81,7 +81,7 @@ async def test_reader_that_reads_keeps_its_place(serve: Serve, monkeypatch: pyte
     (worker,) = await serving.training(1, WIDE, reads_ahead=False)
     call = await unread_pull(worker)
     await refused(serving.read(WIDE), "TOO_MANY")
-    while (message := await asyncio.wait_for(call.read(), PATIENCE)).HasField("chunk"):
+    while (message := await asyncio.wait_for(call.read(), PATIENCE)).chunk:
         if message.HasField("footer"):
             break
     await until_read(serving)

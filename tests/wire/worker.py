@@ -17,7 +17,7 @@ from tests.wire.refusals import PATIENCE, Refusal, refused
 from tests.wire.transfer import CHUNK_LIMIT, MIB, Commit, Transfer, cut_payload, footer_of, runs_of
 
 # What each worker here announces unless a test says otherwise; some of it only raw messages of a test can do.
-FEATURES = ("differences", "shards", "recipe")
+FEATURES = ("differences", "shards", "recipe", "local-steps", "preconditioned-local-steps")
 
 
 def announced(*directions: str, clips: bool = True) -> list[str]:
@@ -194,6 +194,7 @@ class RawWorker:
             "base_version": self.version,
             "wire_type": self.delta_wire_type,
             "byte_count": len(payload),
+            "local_steps": self.membership.settings.local_steps,
         }
         header = commit_pb2.CommitHeader(**(fields | header_changes))
         return Commit(header, payload, chunks, footer_of(payload))

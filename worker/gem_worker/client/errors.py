@@ -70,6 +70,11 @@ class ServerRefusedError(ClientError):
         self.retry_after = retry_after
         self.metadata = metadata
 
+    @property
+    def is_final(self) -> bool:
+        """Whether neither waiting nor starting this worker again helps (errors.proto)."""
+        return self.metadata.get("final") == "true"
+
 
 class SupersededError(ServerRefusedError):
     """Another process joined under this name."""
