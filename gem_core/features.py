@@ -1,7 +1,7 @@
 """Names of what a worker may be able to do; it announces them when it joins (session.proto)."""
 
 LOCAL_STEPS = "local-steps"
-PRECONDITIONED_LOCAL_STEPS = "preconditioned-local-steps"
+SCALED_LOCAL_STEPS = "scaled-local-steps"
 CLIP_NORM = "clip-norm"
 RECIPE = "recipe"
 DIFFERENCES = "differences"

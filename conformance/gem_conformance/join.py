@@ -48,7 +48,7 @@ def join_response(
     """Build the response."""
     used = {
         features.LOCAL_STEPS: central.local_steps > 1,
-        features.PRECONDITIONED_LOCAL_STEPS: central.precondition_local_steps,
+        features.SCALED_LOCAL_STEPS: central.scale_local_steps,
         features.DIFFERENCES: session.parameter_wire_type in BLOCKS,
         features.SHARDS: bool(shards),
     }

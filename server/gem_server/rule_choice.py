@@ -243,8 +243,8 @@ class RuleChoice:
             needed[features.CLIP_NORM] = f"--clip-norm {self._settings.clip_norm:g}"
         if step.local_steps > 1:
             needed[features.LOCAL_STEPS] = f"--local-steps {step.local_steps}"
-        if step.local_steps > 1 and step.preconditioned:
-            needed[features.PRECONDITIONED_LOCAL_STEPS] = f"--local-steps {step.local_steps}"
+        if step.local_steps > 1 and step.scaled:
+            needed[features.SCALED_LOCAL_STEPS] = f"--local-steps {step.local_steps}"
         return needed
 
     def _check_features(self, offer: Offer, recipe: Recipe | None, direction: str) -> None:

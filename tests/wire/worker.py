@@ -17,7 +17,7 @@ from tests.wire.refusals import PATIENCE, Refusal, refused
 from tests.wire.transfer import CHUNK_LIMIT, MIB, Commit, Transfer, cut_payload, footer_of, runs_of
 
 # What each worker here announces unless a test says otherwise; some of it only raw messages of a test can do.
-FEATURES = ("differences", "shards", "recipe", "local-steps", "preconditioned-local-steps")
+FEATURES = ("differences", "shards", "recipe", "local-steps", "scaled-local-steps")
 
 
 def announced(*directions: str, clips: bool = True) -> list[str]:

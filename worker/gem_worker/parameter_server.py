@@ -76,7 +76,7 @@ _log = logging.getLogger(__name__)
 # What this worker does with gradients (session.proto).
 FEATURES = (
     features.LOCAL_STEPS,
-    features.PRECONDITIONED_LOCAL_STEPS,
+    features.SCALED_LOCAL_STEPS,
     features.CLIP_NORM,
     features.RECIPE,
     *(direction_feature(one) for one in DIRECTIONS if one != "gradient"),

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12gemps/v1/run.proto\x12\x08gemps.v1\"8\n\x06\x42udget\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x0e\n\x06\x65pochs\x18\x02 \x01(\x01\x12\x0f\n\x07\x63ommits\x18\x03 \x01(\x04\"l\n\x06Recipe\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x11\n\toptimizer\x18\x02 \x01(\t\x12%\n\x06groups\x18\x03 \x03(\x0b\x32\x15.gemps.v1.RecipeGroup\x12\x1a\n\x12group_of_parameter\x18\x04 \x03(\r\"u\n\x0bRecipeGroup\x12\x35\n\x08settings\x18\x01 \x03(\x0b\x32#.gemps.v1.RecipeGroup.SettingsEntry\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xfc\x03\n\x0bRunSettings\x12\x0c\n\x04rule\x18\x01 \x01(\t\x12>\n\rrule_settings\x18\x02 \x03(\x0b\x32\'.gemps.v1.RunSettings.RuleSettingsEntry\x12\x0b\n\x03\x65ta\x18\x03 \x01(\x01\x12+\n\x0c\x65ta_schedule\x18\x04 \x01(\x0e\x32\x15.gemps.v1.EtaSchedule\x12 \n\x06\x62udget\x18\x05 \x01(\x0b\x32\x10.gemps.v1.Budget\x12%\n\x05order\x18\x06 \x01(\x0e\x32\x16.gemps.v1.ServingOrder\x12\x13\n\x0bmin_workers\x18\x07 \x01(\r\x12\x0c\n\x04seed\x18\x08 \x01(\x04\x12\x13\n\x0blocal_steps\x18\t \x01(\r\x12\x1d\n\x15normalise_local_steps\x18\n \x01(\x08\x12\x17\n\nlocal_rate\x18\x0b \x01(\x01H\x00\x88\x01\x01\x12 \n\x18precondition_local_steps\x18\x0c \x01(\x08\x12\x11\n\tdirection\x18\r \x01(\t\x12\x11\n\tclip_norm\x18\x0e \x01(\x01\x12 \n\x06recipe\x18\x0f \x01(\x0b\x32\x10.gemps.v1.Recipe\x1a\x33\n\x11RuleSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\r\n\x0b_local_rate*l\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_STATE_WAITING\x10\x01\x12\x16\n\x12RUN_STATE_TRAINING\x10\x02\x12\x16\n\x12RUN_STATE_FINISHED\x10\x03*d\n\x0cServingOrder\x12\x1d\n\x19SERVING_ORDER_UNSPECIFIED\x10\x00\x12\x16\n\x12SERVING_ORDER_FIFO\x10\x01\x12\x1d\n\x19SERVING_ORDER_ROUND_ROBIN\x10\x02*v\n\x0b\x45taSchedule\x12\x1c\n\x18\x45TA_SCHEDULE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45TA_SCHEDULE_CONSTANT\x10\x01\x12\x15\n\x11\x45TA_SCHEDULE_STEP\x10\x02\x12\x17\n\x13\x45TA_SCHEDULE_COSINE\x10\x03\x42H\n\x0c\x64\x65v.gemps.v1B\x08RunProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12gemps/v1/run.proto\x12\x08gemps.v1\"8\n\x06\x42udget\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x0e\n\x06\x65pochs\x18\x02 \x01(\x01\x12\x0f\n\x07\x63ommits\x18\x03 \x01(\x04\"l\n\x06Recipe\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x11\n\toptimizer\x18\x02 \x01(\t\x12%\n\x06groups\x18\x03 \x03(\x0b\x32\x15.gemps.v1.RecipeGroup\x12\x1a\n\x12group_of_parameter\x18\x04 \x03(\r\"u\n\x0bRecipeGroup\x12\x35\n\x08settings\x18\x01 \x03(\x0b\x32#.gemps.v1.RecipeGroup.SettingsEntry\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xf5\x03\n\x0bRunSettings\x12\x0c\n\x04rule\x18\x01 \x01(\t\x12>\n\rrule_settings\x18\x02 \x03(\x0b\x32\'.gemps.v1.RunSettings.RuleSettingsEntry\x12\x0b\n\x03\x65ta\x18\x03 \x01(\x01\x12+\n\x0c\x65ta_schedule\x18\x04 \x01(\x0e\x32\x15.gemps.v1.EtaSchedule\x12 \n\x06\x62udget\x18\x05 \x01(\x0b\x32\x10.gemps.v1.Budget\x12%\n\x05order\x18\x06 \x01(\x0e\x32\x16.gemps.v1.ServingOrder\x12\x13\n\x0bmin_workers\x18\x07 \x01(\r\x12\x0c\n\x04seed\x18\x08 \x01(\x04\x12\x13\n\x0blocal_steps\x18\t \x01(\r\x12\x1d\n\x15normalise_local_steps\x18\n \x01(\x08\x12\x17\n\nlocal_rate\x18\x0b \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x11scale_local_steps\x18\x0c \x01(\x08\x12\x11\n\tdirection\x18\r \x01(\t\x12\x11\n\tclip_norm\x18\x0e \x01(\x01\x12 \n\x06recipe\x18\x0f \x01(\x0b\x32\x10.gemps.v1.Recipe\x1a\x33\n\x11RuleSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\r\n\x0b_local_rate*l\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_STATE_WAITING\x10\x01\x12\x16\n\x12RUN_STATE_TRAINING\x10\x02\x12\x16\n\x12RUN_STATE_FINISHED\x10\x03*d\n\x0cServingOrder\x12\x1d\n\x19SERVING_ORDER_UNSPECIFIED\x10\x00\x12\x16\n\x12SERVING_ORDER_FIFO\x10\x01\x12\x1d\n\x19SERVING_ORDER_ROUND_ROBIN\x10\x02*v\n\x0b\x45taSchedule\x12\x1c\n\x18\x45TA_SCHEDULE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45TA_SCHEDULE_CONSTANT\x10\x01\x12\x15\n\x11\x45TA_SCHEDULE_STEP\x10\x02\x12\x17\n\x13\x45TA_SCHEDULE_COSINE\x10\x03\x42H\n\x0c\x64\x65v.gemps.v1B\x08RunProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,12 +36,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECIPEGROUP_SETTINGSENTRY']._serialized_options = b'8\001'
   _globals['_RUNSETTINGS_RULESETTINGSENTRY']._loaded_options = None
   _globals['_RUNSETTINGS_RULESETTINGSENTRY']._serialized_options = b'8\001'
-  _globals['_RUNSTATE']._serialized_start=830
-  _globals['_RUNSTATE']._serialized_end=938
-  _globals['_SERVINGORDER']._serialized_start=940
-  _globals['_SERVINGORDER']._serialized_end=1040
-  _globals['_ETASCHEDULE']._serialized_start=1042
-  _globals['_ETASCHEDULE']._serialized_end=1160
+  _globals['_RUNSTATE']._serialized_start=823
+  _globals['_RUNSTATE']._serialized_end=931
+  _globals['_SERVINGORDER']._serialized_start=933
+  _globals['_SERVINGORDER']._serialized_end=1033
+  _globals['_ETASCHEDULE']._serialized_start=1035
+  _globals['_ETASCHEDULE']._serialized_end=1153
   _globals['_BUDGET']._serialized_start=32
   _globals['_BUDGET']._serialized_end=88
   _globals['_RECIPE']._serialized_start=90
@@ -51,7 +51,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECIPEGROUP_SETTINGSENTRY']._serialized_start=270
   _globals['_RECIPEGROUP_SETTINGSENTRY']._serialized_end=317
   _globals['_RUNSETTINGS']._serialized_start=320
-  _globals['_RUNSETTINGS']._serialized_end=828
-  _globals['_RUNSETTINGS_RULESETTINGSENTRY']._serialized_start=762
-  _globals['_RUNSETTINGS_RULESETTINGSENTRY']._serialized_end=813
+  _globals['_RUNSETTINGS']._serialized_end=821
+  _globals['_RUNSETTINGS_RULESETTINGSENTRY']._serialized_start=755
+  _globals['_RUNSETTINGS_RULESETTINGSENTRY']._serialized_end=806
 # @@protoc_insertion_point(module_scope)

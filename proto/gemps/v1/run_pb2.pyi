@@ -74,7 +74,7 @@ class RecipeGroup(_message.Message):
     def __init__(self, settings: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class RunSettings(_message.Message):
-    __slots__ = ("rule", "rule_settings", "eta", "eta_schedule", "budget", "order", "min_workers", "seed", "local_steps", "normalise_local_steps", "local_rate", "precondition_local_steps", "direction", "clip_norm", "recipe")
+    __slots__ = ("rule", "rule_settings", "eta", "eta_schedule", "budget", "order", "min_workers", "seed", "local_steps", "normalise_local_steps", "local_rate", "scale_local_steps", "direction", "clip_norm", "recipe")
     class RuleSettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -93,7 +93,7 @@ class RunSettings(_message.Message):
     LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     NORMALISE_LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     LOCAL_RATE_FIELD_NUMBER: _ClassVar[int]
-    PRECONDITION_LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    SCALE_LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     DIRECTION_FIELD_NUMBER: _ClassVar[int]
     CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
     RECIPE_FIELD_NUMBER: _ClassVar[int]
@@ -108,8 +108,8 @@ class RunSettings(_message.Message):
     local_steps: int
     normalise_local_steps: bool
     local_rate: float
-    precondition_local_steps: bool
+    scale_local_steps: bool
     direction: str
     clip_norm: float
     recipe: Recipe
-    def __init__(self, rule: _Optional[str] = ..., rule_settings: _Optional[_Mapping[str, float]] = ..., eta: _Optional[float] = ..., eta_schedule: _Optional[_Union[EtaSchedule, str]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., order: _Optional[_Union[ServingOrder, str]] = ..., min_workers: _Optional[int] = ..., seed: _Optional[int] = ..., local_steps: _Optional[int] = ..., normalise_local_steps: bool = ..., local_rate: _Optional[float] = ..., precondition_local_steps: bool = ..., direction: _Optional[str] = ..., clip_norm: _Optional[float] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ...) -> None: ...
+    def __init__(self, rule: _Optional[str] = ..., rule_settings: _Optional[_Mapping[str, float]] = ..., eta: _Optional[float] = ..., eta_schedule: _Optional[_Union[EtaSchedule, str]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., order: _Optional[_Union[ServingOrder, str]] = ..., min_workers: _Optional[int] = ..., seed: _Optional[int] = ..., local_steps: _Optional[int] = ..., normalise_local_steps: bool = ..., local_rate: _Optional[float] = ..., scale_local_steps: bool = ..., direction: _Optional[str] = ..., clip_norm: _Optional[float] = ..., recipe: _Optional[_Union[Recipe, _Mapping]] = ...) -> None: ...
