@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gem_conformance import FaultName, Place
 from gem_conformance.layouts import layout_to
-from gemps.v1 import commit_pb2, operations_pb2, parameters_pb2
+from gemps.v1 import commit_pb2, observer_pb2_grpc, operations_pb2, parameters_pb2
 
 from gem_core.checksum import crc32c
 from gem_core.wire_types import WireType, encode
@@ -114,7 +114,7 @@ def other_session_after_expiry(puppet: Puppet) -> None:
 @wrong(FaultName.UNEXPECTED_CALL, "commit-small")
 def an_operators_call(puppet: Puppet) -> None:
     puppet.join()
-    puppet.stub.Control(operations_pb2.ControlRequest())
+    observer_pb2_grpc.ObserverServiceStub(puppet.channel).Control(operations_pb2.ControlRequest())
 
 
 @wrong(FaultName.UNEXPECTED_CALL, "commit-small")
@@ -200,10 +200,10 @@ def resumes_beyond_what_was_sent(puppet: Puppet) -> None:
 
 
 @wrong(FaultName.WRONG_RESUME, "pull-resumed")
-def resumes_within_an_element(puppet: Puppet) -> None:
+def resumes_behind_what_came(puppet: Puppet) -> None:
     puppet.join()
     refused(puppet.pull)
-    puppet.pull(resume_version=puppet.version, resume_offset=69_999)
+    puppet.pull(resume_version=puppet.version, resume_offset=1 << 40)
 
 
 @wrong(
