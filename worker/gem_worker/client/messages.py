@@ -137,9 +137,9 @@ class Membership:
     incarnation: int
     run_state: RunState
     server_version: str
+    layout_digest: bytes
     shards: tuple[str, ...] = ()
     progress: float = 0.0
-    layout_digest: bytes = b""
     features: frozenset[str] = frozenset()
     changed_frozen: tuple[int, ...] = ()
 
