@@ -1,4 +1,4 @@
-"""Conformance kit for workers."""
+"""Conformance kit for workers in any language."""
 
 from gem_conformance.faults import FaultError, FaultName, Place
 from gem_conformance.limits import Limits

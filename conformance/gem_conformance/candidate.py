@@ -1,4 +1,4 @@
-"""Candidate's process."""
+"""The candidate's process: in a process group of its own, with its output in a file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import queue
 import signal
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,44 +20,59 @@ _SHOWN_BYTES = 8192
 
 
 class Candidate:
-    """In a new process group, with output to a file.
-
-    Each of `events` receives EXITED. Raises OSError if it cannot be started.
-    """
+    """A process of `command`. Each queue of `events` gets EXITED when it ends by itself."""
 
     def __init__(
-        self, command: Sequence[str], environment: dict[str, str], output: Path, events: Sequence[queue.Queue[Event]]
+        self, command: Sequence[str], environment: Mapping[str, str], output: Path, events: Sequence[queue.Queue[Event]]
     ) -> None:
+        self._command = command
+        self._environment = {**os.environ, **environment}
         self._output = output
-        with output.open("wb") as file:
-            self._process = subprocess.Popen(  # noqa: S603 - the caller's own command
-                command,
+        self._events = events
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process. Raises OSError."""
+        with self._output.open("ab") as file:
+            self._process = process = subprocess.Popen(  # noqa: S603 - the caller's own command
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
+                env=self._environment,
                 start_new_session=True,
             )
-        threading.Thread(target=self._wait, args=(events,), daemon=True).start()
+        threading.Thread(target=self._wait, args=(process,), daemon=True).start()
+
+    def send_sigterm(self) -> None:
+        """Send SIGTERM to the process group."""
+        self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the remaining process group."""
-        with suppress(ProcessLookupError, PermissionError):  # already gone
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """Kill what is left of the process group."""
+        self._signal(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """Kill the process group and wait."""
+        """Kill the process group, and wait; nobody hears of that end."""
         self.kill()
-        self._process.wait()
+        process, self._process = self._process, None
+        if process is not None:
+            process.wait()
 
     def last_lines(self) -> list[str]:
-        """Output's end."""
+        """Return the end of its output."""
         with self._output.open("rb") as file:
             file.seek(max(0, self._output.stat().st_size - _SHOWN_BYTES))
             text = file.read().decode("utf-8", "replace")
         return [line for line in text.splitlines() if line.strip()][-_SHOWN_LINES:]
 
-    def _wait(self, events: Sequence[queue.Queue[Event]]) -> None:
-        status = self._process.wait()
-        for one in events:
-            one.put(Event(Kind.EXITED, status=status))
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError, PermissionError):  # it has ended
+                os.killpg(self._process.pid, number)
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        status = process.wait()
+        if process is self._process:
+            for one in self._events:
+                one.put(Event(Kind.EXITED, status=status))

@@ -1,4 +1,4 @@
-"""Timeouts against hangs."""
+"""Time limits, which keep a candidate that hangs from stopping the kit."""
 
 from dataclasses import dataclass
 
@@ -7,18 +7,16 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds; generous, for busy machines.
+    """Limits in seconds, generous for busy machines.
 
     Attributes:
-        start: until the first Join.
+        start: from the process's start to its first Join.
         answer: until the next call or message.
-        footer: after the last chunk.
-        quiet: time to watch for premature messages.
-        exit: after Leave.
+        footer: from a payload's last byte to its footer.
+        exit: from Leave to the end of the process.
     """
 
     start: float = 90.0
     answer: float = 40.0
     footer: float = 10.0
-    quiet: float = 1.0
     exit: float = 30.0

@@ -1,4 +1,4 @@
-"""Plays scenarios concurrently."""
+"""Plays scenarios: each with servers, a task file and a process of its own, several at the same time."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from typing import Literal
 from gem_conformance.candidate import Candidate
 from gem_conformance.faults import FaultError
 from gem_conformance.limits import Limits
-from gem_conformance.play import Play, perform_together
+from gem_conformance.play import Play, StoppedError
 from gem_conformance.scenarios import Scenario
+from gem_conformance.scenarios.steps import judge_end
 from gem_conformance.shards import ShardGroup
 from gem_conformance.talk import NotSpokenError
 from gem_conformance.wire import Wire
 from gem_core.shards import Shard
 
-__all__ = ["Outcome", "play_by_hand", "play_scenarios"]
+__all__ = ["Outcome", "perform", "play_by_hand", "play_scenarios"]
 
 Verdict = Literal["passed", "failed", "not spoken"]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one scenario; `output`: a failed candidate's."""
+    """The result of one scenario. `output`: the last lines of a candidate that failed."""
 
     scenario: str
     verdict: Verdict
@@ -36,7 +37,7 @@ class Outcome:
     output: tuple[str, ...] = field(default=())
 
     def as_json(self) -> dict[str, object]:
-        """JSON values."""
+        """Return values for JSON."""
         values: dict[str, object] = {"scenario": self.scenario, "verdict": self.verdict}
         if self.fault is not None:
             values |= {
@@ -44,7 +45,8 @@ class Outcome:
                 "expected": self.fault.expected,
                 "came": self.fault.came,
                 "after": self.fault.after,
-                "place": self.fault.place.link,
+                "step": self.fault.step,
+                "place": self.fault.place.value,
                 "output": list(self.output),
             }
         return values
@@ -58,13 +60,12 @@ def play_scenarios(
     limits: Limits | None = None,
     on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Play against processes of `command`.
+    """Play scenarios against processes of `command`, `jobs` at the same time.
 
     `on_outcome` is never called concurrently. Raises OSError if the command cannot be started.
     """
     told = threading.Lock()
-    limits = limits or Limits()
-    stage = _Stage(command, limits)
+    stage = _Stage(command, limits or Limits())
 
     def one(scenario: Scenario) -> Outcome:
         outcome = stage.play(scenario)
@@ -101,9 +102,12 @@ class _Stage:
             output, events = Path(folder) / "output.log", [wire.events for wire in wires]
             candidate = Candidate(self._command, environment, output, events)
             try:
-                self._enter(candidate)
-                plays = _plays_of(scenario, wires, self._limits, by_hand=False)
-                return _judge(scenario, plays, candidate.last_lines)
+                with self._lock:
+                    if self.is_closed:
+                        return Outcome(scenario.name, "failed")
+                    self._candidates.add(candidate)
+                    candidate.start()
+                return perform(scenario, wires, self._limits, candidate, candidate.last_lines)
             finally:
                 candidate.terminate()
                 with self._lock:
@@ -115,12 +119,6 @@ class _Stage:
             for candidate in self._candidates:
                 candidate.kill()
 
-    def _enter(self, candidate: Candidate) -> None:
-        with self._lock:
-            self._candidates.add(candidate)
-            if self.is_closed:
-                candidate.kill()
-
 
 def play_by_hand(
     scenarios: Iterable[Scenario],
@@ -130,35 +128,94 @@ def play_by_hand(
     on_ready: Callable[[Scenario, dict[str, str]], None],
     on_outcome: Callable[[Outcome], None],
 ) -> list[Outcome]:
-    """Play in sequence against manually started candidates.
+    """Play in sequence against candidates that are started by hand; scenarios that end processes are left out.
 
-    `listen`: HOST:PORT. `on_ready` receives the next candidate's environment. Raises OSError.
+    `listen`: HOST:PORT. `on_ready` gets the next candidate's environment. Raises OSError.
     """
     outcomes = []
     for scenario in scenarios:
-        with (
-            tempfile.TemporaryDirectory(prefix="gemps-conformance-") as folder,
-            _started(scenario, listen) as wires,
-        ):
+        if scenario.needs_process:
+            continue
+        with tempfile.TemporaryDirectory(prefix="gemps-conformance-") as folder, _started(scenario, listen) as wires:
             listen = wires[0].address
             on_ready(scenario, _environment(scenario, wires[0], Path(folder) / "task.json"))
-            outcome = _judge(scenario, _plays_of(scenario, wires, limits, by_hand=True), list)
+            outcome = perform(scenario, wires, limits, None, list)
         on_outcome(outcome)
         outcomes.append(outcome)
     return outcomes
 
 
+def perform(
+    scenario: Scenario,
+    wires: Sequence[Wire],
+    limits: Limits,
+    process: Candidate | None,
+    last_lines: Callable[[], list[str]],
+) -> Outcome:
+    """Take a scenario's steps at each of its servers, in a thread each."""
+    group = ShardGroup(len(wires))
+    plays = [
+        Play(
+            scenario,
+            wire,
+            limits,
+            process,
+            Shard(index, len(wires)),
+            group,
+            [f":{other.port}" for other in wires[1:]] if index == 0 else (),
+        )
+        for index, wire in enumerate(wires)
+    ]
+    errors: list[BaseException] = []
+
+    def take_steps(play: Play) -> None:
+        try:
+            _take(scenario, play)
+        except BaseException as error:
+            errors.append(error)
+            for other in plays:
+                other.abandon()
+        finally:
+            if play.lane is not None:
+                play.lane.stop()
+
+    with ThreadPoolExecutor(len(plays)) as threads:
+        list(threads.map(take_steps, plays))
+    if any(isinstance(one, NotSpokenError) for one in errors):  # then others may miss the candidate
+        return Outcome(scenario.name, "not spoken")
+    if not errors:
+        return Outcome(scenario.name, "passed")
+    if isinstance(errors[0], FaultError):
+        return Outcome(scenario.name, "failed", errors[0], tuple(last_lines()))
+    raise errors[0]
+
+
+def _take(scenario: Scenario, play: Play) -> None:
+    try:
+        for number, step in enumerate(scenario.steps, 1):
+            play.step = f"{number} of {len(scenario.steps)}: {step.text}"
+            step.take(play)
+    except StoppedError:
+        _judge_end(play)
+    except FaultError as fault:
+        play.explain(fault)
+        raise
+
+
+def _judge_end(play: Play) -> None:
+    """The process has ended where it may. Raises FaultError, NotSpokenError."""
+    try:
+        judge_end(play, play.talk.exit_status, "it could not go on")
+    except FaultError as fault:
+        play.explain(fault)
+        raise
+    if play.forbidden is not None:  # the run needs a feature that the candidate does not have
+        raise NotSpokenError
+
+
 def _environment(scenario: Scenario, wire: Wire, task: Path) -> dict[str, str]:
     task.write_text(scenario.task.to_json(), encoding="utf-8")
-    return {
-        "GEMPS_SERVER": wire.address,
-        "GEMPS_WORKER_NAME": _worker_name(scenario),
-        "GEMPS_CONFORMANCE": str(task),
-    }
-
-
-def _worker_name(scenario: Scenario) -> str:
-    return f"candidate-{scenario.name}"
+    return {"GEMPS_SERVER": wire.address, "GEMPS_WORKER_NAME": scenario.worker_name, "GEMPS_CONFORMANCE": str(task)}
 
 
 @contextmanager
@@ -172,32 +229,3 @@ def _started(scenario: Scenario, listen: str = "127.0.0.1:0") -> Iterator[list[W
     finally:
         for wire in wires:
             wire.stop()
-
-
-def _plays_of(scenario: Scenario, wires: Sequence[Wire], limits: Limits, *, by_hand: bool) -> list[Play]:
-    group = ShardGroup(len(wires))
-    return [
-        Play(
-            scenario.task,
-            wire,
-            limits,
-            worker_name=_worker_name(scenario),
-            chunk_bytes=scenario.chunk_bytes,
-            may_not_speak=scenario.may_not_speak,
-            by_hand=by_hand,
-            shard=Shard(index, len(wires)),
-            group=group,
-            shards=[f":{other.port}" for other in wires[1:]] if index == 0 else (),
-        )
-        for index, wire in enumerate(wires)
-    ]
-
-
-def _judge(scenario: Scenario, plays: Sequence[Play], last_lines: Callable[[], list[str]]) -> Outcome:
-    try:
-        perform_together(plays, scenario.play)
-    except FaultError as fault:
-        return Outcome(scenario.name, "failed", fault, tuple(last_lines()))
-    except NotSpokenError:
-        return Outcome(scenario.name, "not spoken")
-    return Outcome(scenario.name, "passed")

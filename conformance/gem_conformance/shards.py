@@ -13,15 +13,11 @@ __all__ = ["ShardGroup"]
 
 
 class ShardGroup:
-    """Shared by the servers' threads.
-
-    Of the primary: `pulled`: clock of the newest pull; `reaction`: latency.
-    """
+    """Shared by the servers' threads. `pulled`: the clock of the primary's newest pull."""
 
     def __init__(self, count: int = 1) -> None:
         self.count = count
         self.pulled = 0
-        self.reaction = 0.0
         self._join = session_pb2.JoinRequest()
         self._lock = threading.Lock()
         self._arrived = 0
@@ -45,11 +41,11 @@ class ShardGroup:
             self._join = request
         elif not self._join.session_id:
             raise FaultError(
-                FaultName.OUT_OF_ORDER, "Join at the primary first", f"Join at shard {shard}", Place.COMMIT
+                FaultName.OUT_OF_ORDER, "Join at the primary first", f"Join at shard {shard}", Place.SHARDS
             )
         elif request.session_id != self._join.session_id:
             raise FaultError(
-                FaultName.WRONG_SESSION, "the session id of the primary at each shard", "another one", Place.COMMIT
+                FaultName.WRONG_SESSION, "the session id of the primary at each shard", "another one", Place.SHARDS
             )
         return self._join
 
@@ -66,11 +62,11 @@ class ShardGroup:
             if is_repeat or self._is_open:
                 if (header.sequence, header.commit_id) != (self._sequence, self._commit_id):
                     expected = f"sequence {self._sequence}, commit_id {self._commit_id:#x} in each piece of this delta"
-                    raise FaultError(FaultName.WRONG_COMMIT_ID, expected, came, Place.COMMIT)
+                    raise FaultError(FaultName.WRONG_COMMIT_ID, expected, came, Place.SHARDS)
                 return
             if header.commit_id in self._used | {0}:
                 expected = "a commit_id other than 0, new for each delta"
-                raise FaultError(FaultName.WRONG_COMMIT_ID, expected, came, Place.COMMIT)
+                raise FaultError(FaultName.WRONG_COMMIT_ID, expected, came, Place.SHARDS)
             self._used.add(header.commit_id)
             self._sequence, self._commit_id, self._is_open = header.sequence, header.commit_id, True
 

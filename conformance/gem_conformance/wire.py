@@ -1,6 +1,7 @@
-"""gRPC server whose messages are events of one queue.
+"""A gRPC server that turns what comes into events of one queue, and decides nothing itself.
 
-Streams of raw bytes equal unary calls on the wire.
+gRPC's threads carry bytes; the scenario's thread reads the queue and answers through `Call`. Every method is served as
+a stream of raw bytes in both directions, which is the same as a unary call on the wire.
 """
 
 from __future__ import annotations
@@ -8,11 +9,10 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -22,9 +22,9 @@ from google.rpc.status_pb2 import Status
 
 __all__ = ["Call", "Event", "Kind", "Refusal", "Wire"]
 
-# Oversized messages must reach the judge.
+# Messages above the contract's limit must reach the judge, so that the fault has its own name.
 _RECEIVE_LIMIT = 64 << 20
-# Each open call occupies one.
+# Each open call occupies one thread.
 _THREADS = 32
 _SERVICES = ("gemps.v1.WorkerService", "gemps.v1.ObserverService")
 _DETAILS_KEY = "grpc-status-details-bin"
@@ -35,30 +35,60 @@ class Kind(Enum):
     """Type of an event."""
 
     MESSAGE = "a message"
-    HALF_CLOSED = "the candidate has sent its last message"
-    ENDED = "the call is over: cancelled, or its connection is gone, or the kit ended it"
-    EXITED = "the candidate's process has ended"
+    HALF_CLOSED = "the end of its messages"
+    ENDED = "the end of the call"
+    EXITED = "the end of the process"
+    ILLEGAL = "an illegal frame on the lane"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """How a call ends.
+    """How the kit ends a call.
 
-    `reason`: empty: no details, like a broken connection. `retry_after`: seconds for RetryInfo.
+    Attributes:
+        code: gRPC's status code. OK ends a stream as if it were complete.
+        reason: an ErrorReason's name; empty: no ErrorInfo, as after a broken connection.
+        retry_after: seconds for RetryInfo; None: none.
+        is_final: whether the metadata say `final`.
+        metadata: further metadata of ErrorInfo.
+        message: the status's text.
     """
 
     code: grpc.StatusCode
     reason: str = ""
     retry_after: float | None = None
-    message: str = "the conformance kit refuses this"
+    is_final: bool = False
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    message: str = "the conformance kit ends this call"
+
+    def status(self) -> Status:
+        """Return the google.rpc.Status with its details."""
+        status = Status(code=code_pb2.Code.Value(self.code.name), message=self.message)
+        if self.reason:
+            metadata = dict(self.metadata) | ({"final": "true"} if self.is_final else {})
+            status.details.add().Pack(ErrorInfo(reason=self.reason, domain="gemps", metadata=metadata))
+        if self.retry_after is not None:
+            delay = Duration()
+            delay.FromMicroseconds(int(self.retry_after * 1e6))
+            status.details.add().Pack(RetryInfo(retry_delay=delay))
+        return status
 
 
-# A lost connection.
-TORN = Refusal(grpc.StatusCode.UNAVAILABLE, message="the conformance kit broke this call")
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What came. `message`: bytes, or a text about an illegal frame; `status`: a process's; `at`: monotonic seconds."""
+
+    kind: Kind
+    call: Call | None = None
+    message: bytes = b""
+    status: int = 0
+    at: float = field(default_factory=time.monotonic)
 
 
 class Call:
-    """`send` and `end` do not block."""
+    """A call over gRPC. `send` and `end` do not block."""
+
+    is_lane = False
 
     def __init__(self, method: str, events: queue.Queue[Event]) -> None:
         self.method = method
@@ -70,36 +100,38 @@ class Call:
         self._allowed = threading.Semaphore(0)
 
     def send(self, message: bytes) -> None:
-        """Queue a message."""
+        """Send a message after those before it."""
         self._outgoing.put(message)
 
     def end(self, refusal: Refusal | None = None) -> None:
-        """End the call after queued messages."""
+        """End the call after its messages: with OK, or refused."""
         self.is_over = True
         self._outgoing.put(refusal)
 
     def stop_reading(self) -> None:
-        """Stop reading; flow control then blocks the candidate."""
+        """Read no further messages; flow control then blocks the candidate."""
         self._may_read.clear()
 
     def read_one(self) -> None:
-        """Read one message."""
+        """Read one message although reading has stopped."""
         self._allowed.release()
 
     def go_on_reading(self) -> None:
-        """Resume reading."""
+        """Read again."""
         self._may_read.set()
         self._allowed.release()
 
     def handle(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Yield outgoing messages, in gRPC's thread."""
+        """Yield what is to be sent. Runs in gRPC's thread."""
         context.add_callback(self._ended)
         threading.Thread(target=self._read, args=(messages,), daemon=True).start()
         while (outgoing := self._outgoing.get()) is not None:
-            if isinstance(outgoing, Refusal):
-                _abort(context, outgoing)
-            else:
+            if not isinstance(outgoing, Refusal):
                 yield outgoing
+                continue
+            if outgoing.reason:
+                context.set_trailing_metadata(((_DETAILS_KEY, outgoing.status().SerializeToString()),))
+            context.abort(outgoing.code, outgoing.message)
 
     def _read(self, messages: Iterator[bytes]) -> None:
         try:
@@ -110,7 +142,7 @@ class Call:
                 if message is None:
                     break
                 self._events.put(Event(Kind.MESSAGE, self, message))
-        except Exception:  # bare Exception of an ended call
+        except Exception:  # grpcio raises a bare Exception when the call has ended
             return
         self._events.put(Event(Kind.HALF_CLOSED, self))
 
@@ -120,36 +152,20 @@ class Call:
         self._events.put(Event(Kind.ENDED, self))
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Event; `at`: monotonic seconds; `status`: exit status."""
-
-    kind: Kind
-    call: Call | None = None
-    message: bytes = b""
-    status: int = 0
-    at: float = field(default_factory=time.monotonic)
-
-
 class Wire:
-    """Server at `listen` (HOST:PORT; port 0: any, kept over restarts)."""
+    """The server at `listen` (HOST:PORT; port 0 takes any, and keeps it over restarts)."""
 
     def __init__(self, listen: str = "127.0.0.1:0") -> None:
         self.events: queue.Queue[Event] = queue.Queue()
-        self._host, _, port = listen.rpartition(":")
-        self._port = int(port)
+        self.host, _, port = listen.rpartition(":")
+        self.port = int(port)
         self._server: grpc.Server | None = None
         self._was_here = False
 
     @property
     def address(self) -> str:
         """HOST:PORT."""
-        return f"{self._host}:{self._port}"
-
-    @property
-    def port(self) -> int:
-        """Port, once started."""
-        return self._port
+        return f"{self.host}:{self.port}"
 
     def start(self) -> None:
         """Listen. Raises OSError if the port is taken."""
@@ -166,10 +182,10 @@ class Wire:
         until = time.monotonic() + (_REBIND_SECONDS if self._was_here else 0.0)
         while True:
             try:
-                self._port = server.add_insecure_port(self.address) or self._port
+                self.port = server.add_insecure_port(self.address) or self.port
                 break
             except RuntimeError:
-                # The port may stay busy briefly.
+                # After a restart the port may stay busy for a moment.
                 if time.monotonic() >= until:
                     raise OSError(f"cannot listen at {self.address}: is another server there?") from None
                 time.sleep(0.1)
@@ -177,7 +193,7 @@ class Wire:
         self._server, self._was_here = server, True
 
     def stop(self) -> None:
-        """Drop all connections, as if killed."""
+        """Drop all connections, as a killed server does."""
         server, self._server = self._server, None
         if server is not None:
             server.stop(0).wait()
@@ -189,37 +205,8 @@ class _Handlers(grpc.GenericRpcHandler):
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
         service, _, method = handler_call_details.method.lstrip("/").partition("/")
-        if service == "grpc.health.v1.Health":
-            return _stream(_healthy if method == "Check" else _healthy_for_good)
         if service not in _SERVICES:
             return None
-        return _stream(lambda messages, context: Call(method, self._events).handle(messages, context))
-
-
-def _stream(behaviour: Any) -> grpc.RpcMethodHandler[bytes, bytes]:
-    return grpc.stream_stream_rpc_method_handler(behaviour, None, None)
-
-
-def _healthy(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-    next(messages, None)
-    yield b"\x08\x01"
-
-
-def _healthy_for_good(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-    ended = threading.Event()
-    context.add_callback(ended.set)
-    yield from _healthy(messages, context)
-    ended.wait()
-
-
-def _abort(context: grpc.ServicerContext, refusal: Refusal) -> None:
-    if not refusal.reason:
-        context.abort(refusal.code, refusal.message)
-    status = Status(code=code_pb2.Code.Value(refusal.code.name), message=refusal.message)
-    status.details.add().Pack(ErrorInfo(reason=refusal.reason, domain="gemps"))
-    if refusal.retry_after is not None:
-        delay = Duration()
-        delay.FromMicroseconds(int(refusal.retry_after * 1e6))
-        status.details.add().Pack(RetryInfo(retry_delay=delay))
-    context.set_trailing_metadata(((_DETAILS_KEY, status.SerializeToString()),))
-    context.abort(refusal.code, refusal.message)
+        return grpc.stream_stream_rpc_method_handler(
+            lambda messages, context: Call(method, self._events).handle(messages, context), None, None
+        )

@@ -1,10 +1,11 @@
-"""A candidate that is forked from a process which has imported PyTorch: the import is most of what a scenario takes.
+"""Candidates that are forked from a process with what they import: imports are most of what a scenario takes.
 
-Whoever plays it starts a process as for any other candidate. That one hands its environment and its output to the
+Whoever plays one starts a process as for any other candidate. That one hands its environment and its output to the
 process that waits here, has a fork of that run the script as `python SCRIPT` does, and ends as the fork ends; when it
-is killed, so is the fork. Nothing but PyTorch is there before a scenario begins.
+is killed, so is the fork, and SIGTERM is handed on. Nothing but imported modules is there before a scenario begins.
 """
 
+import importlib
 import json
 import os
 import runpy
@@ -21,16 +22,16 @@ _LENGTH_BYTES = 8
 
 
 @contextmanager
-def preloaded(script: Path, folder: Path) -> Iterator[list[str]]:
-    """The command of a candidate that runs `script`, as long as the block lasts.
+def preloaded(folder: Path, *modules: str) -> Iterator[list[str]]:
+    """Yield the command that runs a script, which is to be added, as long as the block lasts.
 
     Args:
-        script: what `python SCRIPT` would run.
         folder: for a socket.
+        modules: what is imported before.
     """
     command = [sys.executable, str(Path(__file__))]
     address = str(folder / "preloaded")
-    with subprocess.Popen([*command, "fork", address, str(script)], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*command, "fork", address, *modules], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "listening\n"
@@ -39,24 +40,25 @@ def preloaded(script: Path, folder: Path) -> Iterator[list[str]]:
             process.kill()
 
 
-def run(address: str) -> int:
+def run(address: str, script: str) -> int:
     """The candidate, as others see it; the exit status of the fork."""
     with socket.socket(socket.AF_UNIX) as connection:
+        signal.signal(signal.SIGTERM, lambda *_: connection.sendall(b"T"))
         connection.connect(address)
-        environment = json.dumps(dict(os.environ)).encode()
-        socket.send_fds(connection, [len(environment).to_bytes(_LENGTH_BYTES)], [0, 1, 2])
-        connection.sendall(environment)
+        start = json.dumps({"script": script, "environment": dict(os.environ)}).encode()
+        socket.send_fds(connection, [len(start).to_bytes(_LENGTH_BYTES)], [0, 1, 2])
+        connection.sendall(start)
         return int(connection.makefile().read() or 1)
 
 
-def fork(address: str) -> None:
-    """Fork for each connection. Returns in the forks alone: they are the candidates."""
+def fork(address: str, modules: list[str]) -> str:
+    """Fork for each connection. Returns in the forks alone, which are the candidates: the script."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
+        for module in modules:
+            importlib.import_module(module)
         print("listening", flush=True)
-        import torch  # noqa: F401 - this is what the module is for
-
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the guards
         while True:
             connection, _ = listener.accept()
@@ -65,15 +67,14 @@ def fork(address: str) -> None:
                     continue
                 listener.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                guarded(connection)
-                return
+                return guarded(connection)
 
 
-def guarded(connection: socket.socket) -> None:
+def guarded(connection: socket.socket) -> str:
     """Fork once more: the fork returns as the candidate, and its guard tells how it ended, or ends it."""
     length, descriptors, _, _ = socket.recv_fds(connection, _LENGTH_BYTES, 3)
     with connection.makefile("rb") as reader:
-        environment = json.loads(reader.read(int.from_bytes(length)))
+        start = json.loads(reader.read(int.from_bytes(length)))
     alive, held = os.pipe()
     child = os.fork()
     if child == 0:
@@ -82,12 +83,18 @@ def guarded(connection: socket.socket) -> None:
             os.close(descriptor)
         os.close(alive)
         os.environ.clear()
-        os.environ.update(environment)
-        return
+        os.environ.update(start["environment"])
+        return str(start["script"])
     os.close(held)
-    select.select([connection, alive], [], [])  # the one who asked is gone, or the child
-    if not select.select([alive], [], [], 0)[0]:
-        os.kill(child, signal.SIGKILL)
+    while True:
+        select.select([connection, alive], [], [])  # a word of the one who asked, or its end, or the child's
+        if select.select([alive], [], [], 0)[0]:
+            break
+        if connection.recv(1):
+            os.kill(child, signal.SIGTERM)
+        else:
+            os.kill(child, signal.SIGKILL)
+            break
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with suppress(BrokenPipeError):
         connection.sendall(str(status if status >= 0 else 128 - status).encode())
@@ -95,9 +102,9 @@ def guarded(connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    what, place, *path = sys.argv[1:]
+    what, place, *rest = sys.argv[1:]
     if what == "run":
-        sys.exit(run(place))
-    fork(place)
-    sys.argv, sys.path[0] = path, str(Path(path[0]).parent)
-    runpy.run_path(path[0], run_name="__main__")
+        sys.exit(run(place, rest[0]))
+    path = fork(place, rest)
+    sys.argv, sys.path[0] = [path], str(Path(path).parent)
+    runpy.run_path(path, run_name="__main__")

@@ -16,10 +16,15 @@ from gem_conformance.faults import FaultName
 from gem_conformance.scenarios import Scenario
 
 from tests.cli.processes import gemps_here
+from tests.conformance.candidates import write
+from tests.conformance.mutants import MUTANTS
 from tests.waiting import eventually
 
+# What the simplest worker does.
+BASIC = ["initialise", "already-initialised", "pull", "commit-small", "commit-large", "commit-huge", "finished"]
+BASIC += ["finished-before"]
 ROOT = Path(__file__).resolve().parents[2]
-REFERENCE = [sys.executable, str(ROOT / "tests/conformance/reference_worker.py")]
+REFERENCE = [sys.executable, str(ROOT / "examples/workers/python/reference_worker.py")]
 
 
 def gemps(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -40,6 +45,13 @@ def test_list_has_a_line_a_scenario() -> None:
     assert len(starts) == 1
 
 
+def test_list_shows_the_steps_of_scenarios() -> None:
+    lines = gemps_here("conformance", "list", "--steps").stdout.splitlines()
+    at = next(index for index, line in enumerate(lines) if line.startswith("torn-reply "))
+    shown = [line.strip() for line in lines[at + 1 : at + 9]]
+    assert shown == ["trained", "commit", "header", "payload", "apply", "reply (tear_after 3)", "commit", "last commit"]
+
+
 def test_list_of_faults_has_a_line_a_fault_with_its_meaning() -> None:
     found = dict(line.split(maxsplit=1) for line in gemps_here("conformance", "list", "--faults").stdout.splitlines())
     assert found == {fault.name: fault.value for fault in FaultName}
@@ -49,19 +61,16 @@ def test_list_of_faults_has_a_line_a_fault_with_its_meaning() -> None:
 
 def test_list_for_programs_marks_the_basic_ones() -> None:
     lines = [json.loads(line) for line in gemps_here("conformance", "list", "--json").stdout.splitlines()]
-    assert [one["scenario"] for one in lines if one["basic"]] == ["initialise", "pull", "commit-small", "finished"]
+    assert [one["scenario"] for one in lines if one["basic"]] == BASIC
+    assert not any(one["optional"] for one in lines if one["basic"])
 
 
 def test_a_right_worker_passes_the_basic_scenarios() -> None:
     done = gemps("serve", "--basic", "--", *REFERENCE)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(done.stdout.splitlines()[:4]) == [
-        "commit-small  passed",
-        "finished      passed",
-        "initialise    passed",
-        "pull          passed",
-    ]
-    assert done.stdout.splitlines()[-1] == "4 passed"
+    found = [line.split() for line in done.stdout.splitlines()[: len(BASIC)]]
+    assert sorted(found) == sorted([name, "passed"] for name in BASIC)
+    assert done.stdout.splitlines()[-1] == f"{len(BASIC)} passed"
 
 
 def test_a_fault_is_told_with_its_place_and_the_workers_last_words() -> None:
@@ -69,7 +78,7 @@ def test_a_fault_is_told_with_its_place_and_the_workers_last_words() -> None:
     done = gemps("serve", "--scenario", "pull", "--scenario", "delta-bfloat16", "--", sys.executable, "-c", script)
     assert done.returncode == 1
     assert "pull            failed  STOPPED" in done.stdout
-    for text in ("expected  Join", "came      the end of the process, exit status 1", "docs/protocol.md#sessions"):
+    for text in ("expected  Join", "came      the end of the process, exit status 1", "proto/gemps/v1/session.proto"):
         assert text in done.stdout
     assert "  | first words\n  | what is this?\n" in done.stdout
     assert done.stdout.splitlines()[-1] == "2 failed"
@@ -81,14 +90,16 @@ def test_a_worker_that_does_not_speak_something_says_so_by_status_3() -> None:
     assert done.stdout.splitlines() == ["delta-bfloat16  not spoken", "", "1 not spoken"]
 
 
-def test_programs_get_an_object_a_scenario() -> None:
-    done = gemps("serve", "--json", "--scenario", "dropped-reply", "--", *REFERENCE, "--fault", "NEW_SEQUENCE_ON_RETRY")
+def test_programs_get_an_object_a_scenario(tmp_path: Path) -> None:
+    (mutant,) = (one for one in MUTANTS if one.name == "repeats-without-checksum")
+    worker = write(mutant, Path(REFERENCE[-1]), tmp_path)
+    done = gemps("serve", "--json", "--scenario", "dropped-reply", "--", sys.executable, str(worker))
     (line,) = done.stdout.splitlines()
     found = json.loads(line)
     assert done.returncode == 1
-    assert (found["scenario"], found["verdict"]) == ("dropped-reply", "failed")
-    assert (found["fault"], found["place"]) == ("NEW_SEQUENCE_ON_RETRY", "docs/protocol.md#retries-and-exactly-once")
-    assert found["after"].startswith("the kit had broken the stream of commit 2 behind its footer; since then: ")
+    assert (found["scenario"], found["verdict"], found["step"]) == ("dropped-reply", "failed", "7 of 8: commit")
+    assert (found["fault"], found["place"]) == ("NO_CHECKSUM_IN_REPEAT", "proto/gemps/v1/commit.proto")
+    assert found["after"].startswith("the kit had broken the stream of commit 2 behind 3348 bytes; since then: ")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ TERMINATED = 143  # 128 + SIGTERM
 
 conformance_app = typer.Typer(
     name="conformance",
-    help="Hold a worker in any language to the contract of gemps.v1: docs/protocol.md.",
+    help="Check whether a worker in any language keeps the contract of gemps.v1 (docs/protocol.md#conformance).",
     no_args_is_help=True,
 )
 
@@ -40,7 +40,10 @@ def conformance_serve(
     ] = None,
     basic: Annotated[
         bool,
-        typer.Option("--basic", help="Play only what a minimal worker has to do: initialise, pull, commit, leave."),
+        typer.Option(
+            "--basic",
+            help="Play only what the simplest worker does: initialise, pull, commit, leave, without failures.",
+        ),
     ] = False,
     jobs: Annotated[int, typer.Option(min=1, max=64, help="Scenarios at the same time.")] = 2,
     listen: Annotated[
@@ -61,7 +64,7 @@ def conformance_serve(
 ) -> None:
     """Play scenarios against a worker as a strict server: each is passed, failed, or not spoken.
 
-    docs/protocol.md#conformance describes a worker's environment. Failures name the place in that page.
+    docs/protocol.md#conformance describes a worker's environment. Failures name the file of the contract with the rule.
 
     [bold]Examples[/bold]
 
@@ -99,9 +102,12 @@ def conformance_serve(
 
 def list_(
     faults: Annotated[bool, typer.Option("--faults", help="List the faults that a failure may name instead.")] = False,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="Show what the server does in each scenario, and what the worker must do.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line, for programs.")] = False,
 ) -> None:
-    """List the scenarios; those of --basic are marked."""
+    """List the scenarios; those of --basic are marked, and those that a worker may leave out."""
     from gem_conformance import SCENARIOS
     from gem_conformance.faults import FaultName
 
@@ -113,10 +119,15 @@ def list_(
         return
     width = max(map(len, SCENARIOS))
     for one in SCENARIOS.values():
+        texts = [step.text for step in one.steps]
         if as_json:
-            print(json.dumps({"scenario": one.name, "about": one.about, "basic": one.is_basic}))
+            marks = {"basic": one.is_basic, "optional": one.is_optional}
+            print(json.dumps({"scenario": one.name, "about": one.about, **marks, "steps": texts}))
         else:
-            print(f"{one.name:{width}}  {'basic' if one.is_basic else '     '}  {one.about}")
+            mark = "basic" if one.is_basic else "optional" if one.is_optional else ""
+            print(f"{one.name:{width}}  {mark:8}  {one.about}")
+            if steps:
+                print(*(f"    {text}" for text in texts), sep="\n")
 
 
 def _chosen(names: list[str], *, basic: bool) -> "list[Scenario]":
@@ -166,7 +177,7 @@ def _conclude(outcomes: "list[Outcome]", failed: "list[Outcome]") -> None:
         print(f"  expected  {fault.expected}\n  came      {fault.came}")
         if fault.after:
             print(f"  after     {fault.after}")
-        print(f"  see       {fault.place.link}")
+        print(f"  step      {fault.step}\n  see       {fault.place.value}")
         for line in one.output:
             print(f"  | {line}")
     counts = {

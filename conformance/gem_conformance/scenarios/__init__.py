@@ -1,12 +1,12 @@
-"""All scenarios, in listing order."""
+"""All scenarios, in the order of lists."""
 
-from gem_conformance.scenarios import commits, formats, losses, refusals, run_end, shards, start
+from gem_conformance.scenarios import commits, ends, features, formats, losses, refusals, shards, start
 from gem_conformance.scenarios.scenario import Scenario
 
 __all__ = ["SCENARIOS", "Scenario"]
 
 SCENARIOS: dict[str, Scenario] = {
     one.name: one
-    for module in (start, commits, losses, refusals, run_end, formats, shards)
+    for module in (start, commits, losses, refusals, ends, formats, features, shards)
     for one in module.SCENARIOS
 }  # fmt: skip

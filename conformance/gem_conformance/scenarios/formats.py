@@ -2,64 +2,13 @@
 
 from dataclasses import replace
 
-from gem_conformance.play import Play
+from gem_conformance.scenarios import steps as do
 from gem_conformance.scenarios.scenario import LARGE, Scenario
 from gem_conformance.task import Task, tensor
 from gem_core.layout import ElementType, Layout
 from gem_core.wire_types import BLOCKS, ENCODED, WireType
 
-__all__ = ["SCENARIOS"]
-
-
-def begin_commits(play: Play) -> None:
-    """Use a generic learning rate, then ties."""
-    play.initialised_by_others()
-    play.commit(next_eta=0.5)
-    play.commit()
-
-
-def commits(play: Play) -> None:
-    """Use a generic learning rate, then ties."""
-    begin_commits(play)
-    play.last_commit()
-
-
-def coarse_commits(play: Play) -> None:
-    """Leave out much before a small delta."""
-    play.central.eta = 0.5
-    play.initialised_by_others()
-    play.commit(next_eta=0.05)
-    play.commit()
-    play.last_commit()
-
-
-def exact_commits(play: Play) -> None:
-    """Keep values exact."""
-    play.central.eta = 0.5
-    play.initialised_by_others(narrow=True)
-    play.commit()
-    play.last_commit()
-
-
-def differences(play: Play) -> None:
-    """Break a difference, lose one."""
-    begin_commits(play)
-    commit = play.apply_next()
-    play.reply(commit, tear_after=1)
-    play.commit()
-    commit = play.apply_next()
-    play.tear(commit)
-    play.commit()
-    play.commit()
-    play.last_commit()
-
-
-def initialise(play: Play) -> None:
-    """All kinds of tensors."""
-    play.central.eta = 0.5
-    play.initialise()
-    play.commit()
-    play.last_commit()
+__all__ = ["BUFFERS", "FROZEN", "SCENARIOS"]
 
 
 def _tensors(count: int) -> Task:
@@ -69,8 +18,8 @@ def _tensors(count: int) -> Task:
     return Task(Layout([*parameters, *buffers]))
 
 
-# Chunks are cut within a BUFFER, not at multiples of 4.
-_KINDS = Task(
+# Chunks are cut within BUFFERs and their elements.
+BUFFERS = Task(
     Layout(
         [
             tensor("weight", (30, 20), "parameter", "float32", "head.weight", "decoder.weight"),
@@ -117,38 +66,71 @@ _EMPTY = Task(
 )
 
 _NOTHING = Task(Layout([tensor("nothing", (0,)), tensor("no_rows", (0, 7))]))
+FROZEN = Task(Layout([tensor("weight", (9, 7)), tensor("table", (33,), "frozen", "int32")]))
+# Two, three and four bytes of UTF-8, of which one takes two units in UTF-16; aliases out of order.
+_NAMES = Task(
+    Layout(
+        [
+            tensor("gewicht.größe", (11, 3), "parameter", "float32", "zweites.größe", "erstes.größe", "重さ.größe"),
+            tensor("重み.偏り", (5,)),
+            tensor("слой.😀", (2,), "buffer", "int32", "слой.ﬀ", "слой.𝄞"),
+        ]
+    )
+)
+
+# fmt: off
+# A learning rate without a pattern, then one that makes ties.
+_COMMITS = (do.trained(), do.commit(next_eta=0.5), do.commit(), do.last_commit())
+_INITIALISE = (do.eta(0.5), do.initialise(), do.commit(), do.last_commit())
+# Leave out much before small deltas.
+_COARSE = (do.eta(0.5), do.trained(), do.commit(next_eta=0.05), do.commit(), do.last_commit())
+_DIFFERENCES = (
+    do.trained(), do.commit(next_eta=0.5), do.commit(), do.header(), do.payload(), do.apply(), do.reply(tear_after=1),
+    do.commit(), do.header(), do.payload(), do.apply(), do.tear(), do.commit(), do.last_commit())
+_DROPPED = (
+    do.eta(0.5), do.trained(), do.commit(next_eta=0.05), do.header(), do.payload(), do.refuse("STALE_BASE"),
+    do.commit(), do.header(), do.refuse("EXPIRED_SESSION"), do.commit(), do.last_commit())
+# fmt: on
 
 
 def _wire(deltas: bool, wire_type: WireType) -> Scenario:
     types = (wire_type,)
     task = replace(LARGE, delta_wire_types=types) if deltas else replace(LARGE, parameter_wire_types=types)
     what, name = ("deltas", "delta") if deltas else ("parameters", "parameter")
-    play, more = commits, ""
+    steps: tuple[do.Step, ...] = _COMMITS
+    more = ""
     if deltas and wire_type in BLOCKS:
-        play, more = coarse_commits, ": what one leaves out is added to the next"
+        steps, more = _COARSE, ": what one leaves out is added to the next"
     elif wire_type in BLOCKS:
-        play, more = differences, ": replies are differences, until one is lost"
+        steps, more = _DIFFERENCES, ": replies are differences, until one is lost"
     return Scenario(
-        f"{name}-{wire_type.name.lower().replace('_', '-')}",
+        f"{name}-{_plain(wire_type)}",
         f"{what} travel as {wire_type.name}{more}",
-        play,
+        steps,
         task,
-        may_not_speak=wire_type is not WireType.FLOAT32,
+        is_optional=wire_type is not WireType.FLOAT32,
     )
 
 
+def _plain(wire_type: WireType) -> str:
+    return wire_type.name.lower().replace("_", "-")
+
+
+# fmt: off
 SCENARIOS = (
     *(_wire(deltas, one) for deltas in (True, False) for one in sorted(ENCODED)),
-    Scenario("buffers-frozen", "BUFFERs go along, FROZEN tensors never", commits, _KINDS),
-    Scenario("buffers-first", "BUFFERs in the first upload, no FROZEN tensors", initialise, _KINDS),
-    Scenario("element-types", "tensors of every element type", exact_commits, _TYPES, may_not_speak=True),
-    Scenario("empty-tensor", "tensors of 0 elements", commits, _EMPTY),
-    Scenario(
-        "empty-payload",
-        "all tensors have 0 elements: no chunk, a footer alone",
-        initialise,
-        _NOTHING,
-        may_not_speak=True,
+    *(
+        Scenario(f"dropped-{_plain(one)}", f"two deltas in {one.name} are dropped: what they left out is in the next", (
+            _DROPPED), replace(LARGE, delta_wire_types=(one,)), is_optional=True)
+        for one in sorted(BLOCKS)
     ),
-    Scenario("many-tensors", "a layout of 10 000 tensors", commits, _tensors(10_000)),
+    Scenario("buffers-frozen", "BUFFERs go along, FROZEN tensors never", _COMMITS, BUFFERS),
+    Scenario("buffers-first", "BUFFERs in the first upload, no FROZEN tensors", _INITIALISE, BUFFERS),
+    Scenario("names", "names outside ASCII, and several aliases", _COMMITS, _NAMES, name_suffix="-größe-重み"),
+    Scenario("element-types", "tensors of every element type", (
+        do.eta(0.5), do.trained(narrow=True), do.commit(), do.last_commit()), _TYPES, is_optional=True),
+    Scenario("empty-tensor", "tensors of 0 elements", _COMMITS, _EMPTY),
+    Scenario("empty-payload", "all tensors have 0 elements: no chunk, a footer alone", (
+        _INITIALISE), _NOTHING, is_optional=True),
+    Scenario("many-tensors", "a layout of 10 000 tensors", _COMMITS, _tensors(10_000)),
 )

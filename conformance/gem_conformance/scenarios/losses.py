@@ -1,69 +1,33 @@
-"""Broken streams, sessions and servers."""
+"""Broken streams, lost sessions and servers: the one rule."""
 
-from gem_conformance.play import Play
-from gem_conformance.scenarios.scenario import LARGE, Scenario
+from gem_conformance.refusals import CANCELLED, INTERNAL
+from gem_conformance.scenarios import steps as do
+from gem_conformance.scenarios.scenario import BEGIN, END, LARGE, Scenario
 
 __all__ = ["SCENARIOS"]
 
-
-def torn_commit(play: Play) -> None:
-    """Break a payload."""
-    play.initialised_by_others()
-    play.commit()
-    commit = play.new_header()
-    play.proceed(commit)
-    play.receive_part(commit)
-    play.receive_part(commit)
-    play.tear(commit)
-    play.commit()
-    play.last_commit()
-
-
-def dropped_reply(play: Play) -> None:
-    """Lose a verdict."""
-    play.initialised_by_others()
-    play.commit()
-    commit = play.apply_next()
-    play.tear(commit)
-    play.commit()
-    play.last_commit()
-
-
-def duplicate(play: Play) -> None:
-    """Apply a commit late."""
-    play.initialised_by_others()
-    play.commit()
-    commit = play.new_header()
-    play.receive_payload(commit)
-    play.tear(commit, applied_late=True)
-    play.commit()
-    play.last_commit()
-
-
-def torn_reply(play: Play) -> None:
-    """Break a reply."""
-    play.initialised_by_others()
-    commit = play.apply_next()
-    play.reply(commit, tear_after=3)
-    play.commit()
-    play.last_commit()
-
-
-def restart(play: Play) -> None:
-    """Restart the server."""
-    play.initialised_by_others()
-    play.commit()
-    play.commit()
-    play.new_header()
-    play.restart(lost=1)
-    play.commit()
-    play.last_commit()
-
-
+# fmt: off
 SCENARIOS = (
-    Scenario("torn-commit", "the stream breaks in a payload: nothing was applied", torn_commit, LARGE),
-    Scenario("dropped-reply", "applied, and the verdict is lost: not a second time", dropped_reply),
-    Scenario("duplicate", "applied only after a Heartbeat said that it was not: do not drop it", duplicate, LARGE),
-    Scenario("torn-reply", "the reply breaks in its parameters: bring the rest", torn_reply, LARGE),
-    Scenario("restart", "another incarnation on the same port: join, pull, drop the delta", restart),
+    Scenario("torn-commit", "the stream breaks in a payload: nothing was applied", (
+        *BEGIN, do.header(), do.proceed(), do.chunks(1), do.tear(), *END), LARGE),
+    Scenario("dropped-reply", "applied, and the verdict is lost: not a second time", (
+        *BEGIN, do.header(), do.payload(), do.apply(), do.tear(), *END)),
+    Scenario("applied-late", "the stream breaks behind the footer, and Join waits until the commit is applied", (
+        *BEGIN, do.header(), do.payload(), do.tear(applied_late=True), *END), LARGE),
+    Scenario("torn-reply", "the reply breaks in its parameters", (
+        *BEGIN, do.header(), do.payload(), do.apply(), do.reply(tear_after=3), *END), LARGE),
+    Scenario("reply-ended", "the reply's stream ends with OK in its parameters: that is no end", (
+        *BEGIN, do.header(), do.payload(), do.apply(), do.reply(tear_after=2, torn=None), *END), LARGE),
+    Scenario("commit-ended", "the stream ends with OK before the verdict: that is no end", (
+        *BEGIN, do.header(), do.payload(), do.tear(None), *END)),
+    Scenario("cancelled", "the stream ends with CANCELLED, without ErrorInfo", (
+        *BEGIN, do.header(), do.tear(CANCELLED), *END)),
+    Scenario("internal", "the stream ends with INTERNAL, without ErrorInfo", (
+        *BEGIN, do.header(), do.tear(INTERNAL), *END)),
+    Scenario("restart", "another incarnation on the same port, which lacks a commit", (
+        *BEGIN, do.commit(), do.header(), do.restart(lost=1), *END)),
+    Scenario("restart-empty", "another incarnation without parameters: Join, Initialize, Pull", (
+        *BEGIN, do.restart(lost=1, without_parameters=True), do.initialise(again=True), *END)),
+    Scenario("killed-worker", "the worker is killed, and started again: a new session id, sequences from 1", (
+        *BEGIN, do.restart_worker(), *END), needs_process=True),
 )

@@ -1,82 +1,43 @@
-"""Refusals."""
+"""Refusals, as the table of errors.proto has them."""
 
-from gem_conformance.faults import Place
-from gem_conformance.play import Play
-from gem_conformance.scenarios.scenario import LARGE, Scenario
-from gem_conformance.talk import refusal
+from gem_conformance.refusals import refusal
+from gem_conformance.scenarios import steps as do
+from gem_conformance.scenarios.scenario import BEGIN, END, LARGE, Scenario
+from gem_conformance.scenarios.steps import Step
 
 __all__ = ["SCENARIOS"]
 
 
-def retry_info(play: Play) -> None:
-    """Refuse with RetryInfo."""
-    play.initialised_by_others()
-    play.join(refusal("TOO_MANY", 1.0))
-    play.commit()
-    play.refuse(play.new_header(), "WAITING_ROOM", retry_after=1.5)
-    commit = play.new_header()
-    play.proceed(commit)
-    play.receive_part(commit)
-    play.receive_part(commit)
-    play.refuse(commit, "STALLED", retry_after=2.0)
-    play.commit()
-    play.last_commit()
+def _refused(name: str, about: str, *behind: Step) -> Scenario:
+    return Scenario(name, about, (*BEGIN, do.header(), *behind))
 
 
-def no_retry(play: Play) -> None:
-    """Refuse without RetryInfo."""
-    play.initialised_by_others()
-    play.commit()
-    play.refuse(play.new_header(), "SIZE_MISMATCH")
-    play.must_stop("the refusal says that it is the worker's own fault", Place.REFUSALS)
-
-
-def stale_base(play: Play) -> None:
-    """Refuse as stale."""
-    play.initialised_by_others()
-    play.commit()
-    play.refuse(play.new_header(), "STALE_BASE")
-    play.commit()
-    play.last_commit()
-
-
-def sequence_gap(play: Play) -> None:
-    """Expect another sequence."""
-    play.initialised_by_others()
-    play.commit()
-    commit = play.new_header()
-    play.session.last_applied += 3
-    play.session.stored = None
-    play.refuse(commit, "SEQUENCE_GAP")
-    play.commit()
-    play.last_commit()
-
-
-def expired_session(play: Play) -> None:
-    """Expire the session."""
-    play.initialised_by_others()
-    play.commit()
-    play.refuse(play.new_header(), "EXPIRED_SESSION")
-    play.commit()
-    play.last_commit()
-
-
-def draining(play: Play) -> None:
-    """Drain and restart."""
-    play.initialised_by_others()
-    play.commit()
-    play.refuse(play.new_header(), "DRAINING", retry_after=1.0)
-    play.refuse(play.new_header(), "DRAINING", retry_after=1.0)
-    play.restart()
-    play.commit()
-    play.last_commit()
-
-
+# fmt: off
 SCENARIOS = (
-    Scenario("retry-info", "refused with RetryInfo: not before its delay, the identical bytes", retry_info, LARGE),
-    Scenario("no-retry", "refused without RetryInfo: do not repeat it, stop", no_retry),
-    Scenario("stale-base", "refused as stale: pull, drop the delta", stale_base),
-    Scenario("sequence-gap", "refused as a gap: Join returns the sequence", sequence_gap),
-    Scenario("expired-session", "the session has expired: join, pull, drop the delta", expired_session),
-    Scenario("draining", "the server shuts down, another one comes", draining),
+    Scenario("retry-info", "refused with RetryInfo: not before its delay", (
+        do.trained(), do.join_refused(refusal("TOO_MANY", 1.0)), do.commit(), do.header(),
+        do.refuse("WAITING_ROOM", retry_after=1.5), do.header(), do.proceed(), do.chunks(1),
+        do.refuse("STALLED", retry_after=1.0), *END), LARGE),
+    _refused("draining", "the server shuts down, another one comes", do.refuse("DRAINING", retry_after=1.0),
+        do.header(), do.refuse("DRAINING"), do.restart(), *END),
+    _refused("stale-base", "refused as stale: the rule", do.refuse("STALE_BASE"), *END),
+    _refused("sequence-gap", "refused as a gap: Join returns the sequence", do.refuse_gap(3), *END),
+    _refused("expired-session", "the session has expired: the rule", do.refuse("EXPIRED_SESSION"), *END),
+    _refused("newer-call", "a newer call of this session took over: the rule", do.refuse("NEWER_CALL"), *END),
+    _refused("bad-value", "refused for its values: never that delta again; the next one, or the end with an error",
+        do.payload(), do.refuse("BAD_VALUE"), do.header_or_stop(), do.answer_commit(), do.last_commit()),
+    _refused("checksum", "damaged on the way, three times in a row: the rule",
+        *(do.payload(), do.refuse("CHECKSUM", retry_after=0.1), do.header()) * 3, do.answer_commit(), do.last_commit()),
+    Scenario("checksum-always", "damaged each time: after more than five in a row, stop", (
+        *BEGIN, do.refuse_checksums_until_it_stops())),
+    _refused("not-initialised", "the server has no parameters any more: Join, Initialize, Pull",
+        do.refuse_uninitialised(), do.initialise(again=True), *END),
+    _refused("no-retry", "refused without RetryInfo: a bug, stop",
+        do.refuse("SIZE_MISMATCH"), do.must_stop("the refusal says that it is the worker's own fault")),
+    _refused("newer-session", "another process has this worker's name: exit with 2",
+        do.refuse("NEWER_SESSION"), do.must_stop("that is final")),
+    _refused("unknown-wait", "an unknown reason with RetryInfo: wait", do.refuse("NEW", retry_after=0.5), *END),
+    _refused("unknown-final", "an unknown reason whose metadata say final: exit with 2",
+        do.refuse("NEW", final=True), do.must_stop("that is final")),
+    _refused("unknown-bug", "an unknown reason without both: stop", do.refuse("NEW"), do.must_stop("it is a bug")),
 )

@@ -1,75 +1,39 @@
-"""First parameters and pulls."""
+"""Join, first parameters and pulls."""
 
-from gem_conformance.faults import Place
-from gem_conformance.play import Play
-from gem_conformance.scenarios.scenario import LARGE, Scenario
-from gem_conformance.task import tensor
-from gem_core.layout import Layout
+from gem_conformance.refusals import CANCELLED, INTERNAL, TORN, UNIMPLEMENTED, refusal
+from gem_conformance.scenarios import steps as do
+from gem_conformance.scenarios.formats import FROZEN
+from gem_conformance.scenarios.scenario import END, LARGE, Scenario
 
 __all__ = ["SCENARIOS"]
 
-
-def initialise(play: Play) -> None:
-    """Await an upload."""
-    play.initialise()
-    play.commit()
-    play.last_commit()
-
-
-def already_initialised(play: Play) -> None:
-    """Another upload wins."""
-    play.already_initialised()
-    play.commit()
-    play.last_commit()
-
-
-def pull(play: Play) -> None:
-    """Await a pull."""
-    play.initialised_by_others()
-    play.send(play.pull())
-    play.last_commit()
-
-
-def pull_resumed(play: Play) -> None:
-    """Break a pull twice."""
-    play.initialised_by_others()
-    play.send(play.pull(), tear_after=3)
-    play.central.others_commit()
-    play.send(play.pull(), tear_after=1)
-    play.central.others_commit()
-    play.send(play.pull())
-    play.commit()
-    play.last_commit()
-
-
-def bad_parameters(play: Play) -> None:
-    """Damage parameters."""
-    play.initialised_by_others()
-    play.send(play.pull(), damaged=True)
-    why = "the parameters never came undamaged"
-    if (commit := play.header_unless_it_stops(why, Place.CHUNKS)) is None:
-        return
-    play.receive_payload(commit)
-    play.apply(commit)
-    play.reply(commit, damaged=True)
-    if (commit := play.header_unless_it_stops(why, Place.CHUNKS)) is None:
-        return
-    play.answer(commit)
-    play.last_commit()
-
-
-def wrong_digest(play: Play) -> None:
-    """Send a wrong digest."""
-    play.initialised_by_others()
-    play.digest = Layout([tensor("another", (64, 13)), tensor("bias", (5,))]).digest
-    play.must_stop("the parameters are of another layout", Place.LAYOUTS)
-
-
+# fmt: off
 SCENARIOS = (
-    Scenario("initialise", "no parameters yet: upload, pull, commit", initialise, is_basic=True),
-    Scenario("already-initialised", "another upload won: pull its parameters", already_initialised),
-    Scenario("pull", "parameters are there: pull, commit", pull, is_basic=True),
-    Scenario("pull-resumed", "a pull is torn in the middle, twice: resume it, or start over", pull_resumed, LARGE),
-    Scenario("bad-parameters", "a footer does not match: do not install that", bad_parameters),
-    Scenario("wrong-digest", "parameters of another layout: do not train on them", wrong_digest),
+    Scenario("initialise", "no parameters yet: upload, pull, commit", (do.initialise(), *END), is_basic=True),
+    Scenario("already-initialised", "another upload won: pull its parameters", (
+        do.already_initialised(), *END), is_basic=True),
+    Scenario("pull", "parameters are there: pull, commit", (do.trained(), do.pull(), do.last_commit()), is_basic=True),
+    Scenario("pull-torn", "a pull is torn in the middle, twice: pull again", (
+        do.trained(), do.pull(tear_after=3), do.others_commit(), do.pull(tear_after=1), do.others_commit(), do.pull(),
+        *END), LARGE),
+    Scenario("pull-ended", "a pull ends with OK before its footer: that is no end", (
+        do.trained(), do.pull(tear_after=2, torn=None), do.others_commit(), do.pull(), *END), LARGE),
+    Scenario("bad-parameters", "a footer does not match: do not install that", (
+        do.trained(), do.pull(damaged=True), do.header_or_stop(), do.payload(), do.apply(), do.reply(damaged=True),
+        do.header_or_stop(), do.answer_commit(), do.last_commit())),
+    Scenario("wrong-digest", "parameters of another layout: do not train on them", (
+        do.trained(), do.other_digest(of_join=False), do.must_stop("the parameters are another model's"))),
+    Scenario("run-digest", "Join returns another digest than the worker's own: take that one", (
+        do.trained(), do.other_digest(of_join=True), *END), FROZEN),
+    Scenario("back-off", "Join fails five times: wait longer each time", (
+        do.trained(), do.joins_broken(5, 1.3), *END)),
+    Scenario("join-broken", "Join ends with CANCELLED, then INTERNAL, then UNAVAILABLE: again", (
+        do.trained(), do.join_refused(CANCELLED), do.join_refused(INTERNAL), do.join_refused(TORN), *END)),
+    Scenario("no-gemps", "Join ends with UNIMPLEMENTED without ErrorInfo: another server, stop", (
+        do.join_refused(UNIMPLEMENTED), do.must_stop("the peer is no gemps server of this version"))),
+    *(
+        Scenario(f"final-{reason.lower().replace('_', '-')}", f"Join is refused with {reason}: exit with 2", (
+            do.join_refused(refusal(reason)), do.must_stop("that is final")))
+        for reason in ("CREDENTIALS", "LAYOUT_MISMATCH", "VERSION")
+    ),
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gem_worker.client.errors import ServerRefusedError
 from gem_worker.settings import WireName
 from gemps import ParameterServer
 from torch import nn
@@ -24,7 +25,7 @@ WIRE_NAMES: dict[str, WireName] = {
     "int4_block": "int4",
     "sparse_block": "sparse",
 }
-NOT_SPOKEN = 3
+FAILED, FINAL, NOT_SPOKEN = 1, 2, 3
 
 
 def build(layout: list[dict[str, Any]]) -> nn.Module:
@@ -77,4 +78,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        status = main()
+    except ServerRefusedError as refusal:
+        print(refusal, file=sys.stderr)
+        status = FINAL if refusal.is_final else FAILED
+    sys.exit(status)

@@ -1,0 +1,238 @@
+"""A complete worker from the protos alone: grpcio, generated code and NumPy, with one rule for every failure.
+
+    GEMPS_SERVER=127.0.0.1:50051 GEMPS_WORKER_NAME=w GEMPS_CONFORMANCE=task.json python reference_worker.py
+
+It trains the quadratic task of docs/protocol.md#conformance, in which the gradient of a parameter is the parameter,
+and passes every scenario of `gemps conformance serve` that is not optional.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import random
+import signal
+import sys
+import time
+
+import google_crc32c
+import grpc
+import numpy as np
+from gemps.v1 import commit_pb2, layout_pb2, parameters_pb2, run_pb2, session_pb2, transfer_pb2, worker_pb2_grpc
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+
+WIRE_TYPES = {"float32": 1, "bfloat16": 3}
+ELEMENT_BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
+WHOLE_BYTES, CHUNK_BYTES = 64 * 1024, 1024 * 1024
+BUG, FINAL, NOT_SPOKEN, INTERRUPTED = 1, 2, 3, 128 + signal.SIGTERM  # exit statuses
+TRANSPORT_CODES = ("UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED", "INTERNAL")
+# Those that errors.proto marks with an asterisk.
+RULE_REASONS = ("BAD_VALUE", "CHECKSUM", "UNKNOWN_SESSION", "EXPIRED_SESSION", "UNKNOWN_INCARNATION", "STALE_BASE")
+RULE_REASONS += ("SEQUENCE_GAP", "NOT_INITIALIZED", "NEWER_CALL", "STARTING", "DRAINING", "NO_SHARED_MEMORY")
+
+
+class TornError(Exception):
+    """A transfer has ended without its footer, or does not match it."""
+
+
+class Worker:
+    """A session, and the parameters that it holds: `theta` (float32) and the bytes of BUFFERs, of version `base`."""
+
+    def __init__(self, server, name, task):
+        self.server, self.name, self.task = server, name, task
+        self.session_id = os.urandom(16)
+        elements = {one["name"]: int(np.prod(one["shape"], dtype=int)) for one in task["layout"]}
+        kinds = {kind: [one for one in task["layout"] if one["kind"] == kind] for kind in ("parameter", "buffer")}
+        self.count = sum(elements[one["name"]] for one in kinds["parameter"])
+        sizes = [elements[one["name"]] * ELEMENT_BYTES.get(one["element_type"], 4) for one in kinds["buffer"]]
+        self.buffers = bytes(sum(sizes))
+        self.theta = ((np.arange(self.count) % 509 - 254) / 256).astype(np.float32)
+        self.pause, self.damaged, self.finished, self.interrupted = 0.1, 0, False, False
+
+    def interrupt(self, *_):
+        self.interrupted = True
+
+    def run(self):
+        while not (self.finished or self.interrupted):
+            try:
+                self.join()
+                if not (self.finished or self.interrupted):
+                    self.receive(self.server.Pull(parameters_pb2.PullRequest(session_id=self.session_id)), "header")
+                    self.commits()
+            except (grpc.RpcError, TornError) as error:
+                time.sleep(self.wait_after(error))
+        reason = "finished" if self.finished else "interrupted"
+        with contextlib.suppress(grpc.RpcError):  # without Leave the session ends by itself
+            self.server.Leave(session_pb2.LeaveRequest(session_id=self.session_id, reason=reason), timeout=20)
+        return 0 if self.finished else INTERRUPTED
+
+    def join(self):
+        request = session_pb2.JoinRequest(
+            session_id=self.session_id,
+            worker_name=self.name,
+            layout=layout_pb2.Layout(tensors=[spec(one) for one in self.task["layout"]]),
+            delta_wire_types=offer(self.task["delta_wire_types"]),
+            parameter_wire_types=offer(self.task["parameter_wire_types"]),
+        )
+        joined = self.server.Join(request, timeout=60)
+        self.wire_type, self.digest = joined.delta_wire_type, joined.layout_digest
+        self.sequence = joined.last_applied_sequence
+        self.learn(joined)
+        if not joined.has_parameters:
+            payload = self.theta.tobytes() + self.buffers
+            header = parameters_pb2.InitializeHeader(session_id=self.session_id, byte_count=len(payload))
+            first = parameters_pb2.InitializeRequest(header=header)
+            self.server.Initialize(iter([first, *parts(parameters_pb2.InitializeRequest, payload)]))
+
+    def learn(self, news):
+        """Take from Join's answer, or a verdict, what the next commit depends on."""
+        self.eta, self.finished = news.next_eta, news.run_state == run_pb2.RUN_STATE_FINISHED
+
+    def commits(self):
+        requests = queue.SimpleQueue()
+        stream = self.server.Commit(iter(requests.get, None))
+        try:
+            while not (self.finished or self.interrupted):
+                delta = np.float32(-self.eta) * self.theta
+                payload = encode(self.wire_type, delta) + self.buffers
+                header = commit_pb2.CommitHeader(
+                    session_id=self.session_id,
+                    sequence=self.sequence + 1,
+                    base_version=self.base,
+                    wire_type=self.wire_type,
+                    byte_count=len(payload),
+                    samples=1,
+                )
+                messages = parts(commit_pb2.CommitRequest, payload)
+                whole = commit_pb2.CommitRequest(header=header)
+                if len(payload) <= WHOLE_BYTES:
+                    for message in messages:
+                        whole.MergeFrom(message)
+                    requests.put(whole)
+                else:
+                    requests.put(whole)
+                    if next_of(stream).proceed.sequence != header.sequence:
+                        raise TornError("another answer than proceed")
+                    for message in messages:
+                        requests.put(message)
+                self.receive(stream, "parameters")
+                self.pause, self.damaged = 0.1, 0
+        except BaseException:
+            stream.cancel()
+            raise
+        finally:
+            requests.put(None)
+
+    def receive(self, stream, header_name):
+        """Take a verdict, if one comes, and parameters; install these once their footer matches."""
+        payload, header, footer = bytearray(), None, None
+        while footer is None:
+            message = next_of(stream)
+            if header_name == "parameters" and message.HasField("verdict"):
+                self.sequence = message.verdict.sequence
+                self.learn(message.verdict)
+            if message.HasField(header_name):
+                header = getattr(message, header_name)
+            payload += message.chunk
+            footer = message.footer if message.HasField("footer") else None
+        if footer.crc32c != google_crc32c.value(bytes(payload)) or len(payload) != header.byte_count:
+            raise TornError("the footer does not match")
+        if header.layout_digest != self.digest:
+            stop(BUG, "the parameters are of another layout than this worker's")
+        middle = len(payload) - len(self.buffers)
+        self.theta, self.buffers = decode(header.wire_type, payload[:middle]), bytes(payload[middle:])
+        self.base = header.version
+
+    def wait_after(self, error):
+        """Seconds until the one rule: Join, Initialize if needed, Pull, a new delta. Ends where that does not help."""
+        reason, delay, final = details(error)
+        self.damaged += reason == "CHECKSUM"
+        if final:
+            stop(FINAL, error)
+        if reason == "RUN_FINISHED":
+            self.finished = True
+            return 0
+        if self.damaged > 5:
+            stop(BUG, error)
+        if delay is not None:
+            return delay * random.uniform(1, 1.2)  # noqa: S311 - no secret
+        if reason not in (*RULE_REASONS, *TRANSPORT_CODES):
+            stop(BUG, error)
+        self.pause = min(2 * self.pause, 4)
+        return self.pause / 2 * random.uniform(0.5, 1)  # noqa: S311 - no secret
+
+
+def details(error):
+    """The reason (without ErrorInfo gRPC's code), the delay of RetryInfo or None, and whether the refusal is final."""
+    reason, delay, final = "UNAVAILABLE" if isinstance(error, TornError) else error.code().name, None, False
+    for key, value in () if isinstance(error, TornError) else error.trailing_metadata() or ():
+        for detail in Status.FromString(value).details if key == "grpc-status-details-bin" else ():
+            info, retry = ErrorInfo(), RetryInfo()
+            if detail.Unpack(info):
+                reason, final = info.reason, info.metadata.get("final") == "true"
+            elif detail.Unpack(retry):
+                delay = retry.retry_delay.ToNanoseconds() / 1e9
+    return reason, delay, final
+
+
+def next_of(stream):
+    """The next message; a normal end is none."""
+    for message in stream:
+        return message
+    raise TornError("the stream has ended")
+
+
+def parts(kind, payload):
+    """The payload's chunks and its footer, as messages of this kind."""
+    for start in range(0, len(payload), CHUNK_BYTES):
+        yield kind(chunk=payload[start : start + CHUNK_BYTES])
+    yield kind(footer=transfer_pb2.Footer(crc32c=google_crc32c.value(payload)))
+
+
+def spec(tensor):
+    """A tensor of the task as Join has it."""
+    return layout_pb2.TensorSpec(
+        name=tensor["name"],
+        shape=tensor["shape"],
+        element_type=f"ELEMENT_TYPE_{tensor['element_type'].upper()}",
+        kind=f"TENSOR_KIND_{tensor['kind'].upper()}",
+        aliases=tensor.get("aliases", ()),
+        sha256=bytes.fromhex(tensor.get("sha256", "")),
+    )
+
+
+def offer(names):
+    """Those of the task's wire types that this worker speaks."""
+    return [WIRE_TYPES[one] for one in names if one in WIRE_TYPES] or stop(NOT_SPOKEN, f"none of {names} is spoken")
+
+
+def encode(wire_type, values):
+    """The bytes of float32 values; bfloat16 rounds half to even."""
+    if wire_type == WIRE_TYPES["float32"]:
+        return values.astype("<f4").tobytes()
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2").tobytes()
+
+
+def decode(wire_type, data):
+    """The float32 values of these bytes."""
+    if wire_type == WIRE_TYPES["float32"]:
+        return np.frombuffer(data, "<f4").astype(np.float32)
+    return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+
+
+def stop(status, why):
+    """End the process."""
+    print(why, file=sys.stderr)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    with open(os.environ["GEMPS_CONFORMANCE"], encoding="utf-8") as file:
+        quadratic_task = json.load(file)
+    with grpc.insecure_channel(os.environ["GEMPS_SERVER"]) as channel:
+        stub = worker_pb2_grpc.WorkerServiceStub(channel)
+        worker = Worker(stub, os.environ["GEMPS_WORKER_NAME"], quadratic_task)
+        signal.signal(signal.SIGTERM, worker.interrupt)
+        sys.exit(worker.run())
