@@ -1,6 +1,7 @@
 """docs/protocol.md and the comments of the protos say what the code does: limits, numbers, reasons, bytes, examples."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -26,14 +27,13 @@ from gemps import lane, limits
 from gemps.v1 import (
     commit_pb2,
     errors_pb2,
-    layout_pb2,
     parameters_pb2,
     session_pb2,
     transfer_pb2,
-    worker_pb2,
 )
 from google.protobuf.message import Message
 from pydantic import ValidationError
+from safetensors.numpy import load_file
 
 from gem_core import MAX_CHUNK_BYTES, ElementType, Layout, TensorKind, TensorSpec, WireType, crc32c
 from gem_core import layout as core_layout
@@ -43,6 +43,7 @@ from gem_core.wire_types import BLOCK_ELEMENTS, LARGEST_VALUE, encode, encoded_b
 from tests.client.real_server import RealServer
 from tests.docs import protocol_example
 from tests.docs.blocks import blocks_of
+from tests.examples.workers import conformance, ended, export_digits, serving, working
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "protocol.md"
@@ -50,24 +51,18 @@ TEXT = PAGE.read_text(encoding="utf-8")
 PROTOS = ROOT / "proto" / "gemps" / "v1"
 SERVICE = "/gemps.v1.WorkerService/"
 HEADINGS = [
-    "Connections and limits",
-    "Versions",
-    "Sessions",
-    "Layouts and digests",
-    "Payloads and wire types",
-    "Chunks, footers and checksums",
-    "Initialize",
-    "Pull",
-    "Commit",
-    "Retries and exactly once",
-    "Refusals",
-    "The end of a run",
-    "A byte-exact example",
-    "The lane",
+    "A complete worker",
     "Generating code",
+    "Large models",
+    "The one rule",
+    "Refusals",
+    "Connections and limits",
+    "Optional parts",
+    "A byte-exact example",
     "Conformance",
     "What may change in v1",
 ]
+MINIMAL = ROOT / "examples" / "workers" / "python" / "minimal_worker.py"
 
 
 def section(heading: str) -> str:
@@ -93,11 +88,11 @@ def named(found: list[list[str]]) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in found}
 
 
-def test_its_headings_are_those_that_other_pages_link_to() -> None:
+def test_its_headings_are_in_the_order_of_need() -> None:
     assert re.findall(r"^## (.*)$", TEXT, re.MULTILINE) == HEADINGS
 
 
-def test_every_limit_is_that_of_the_code() -> None:
+def test_every_limit_of_the_page_is_that_of_the_code() -> None:
     found = named(rows("Connections and limits", "limit"))
 
     def number(limit: str, pattern: str = r"([\d ]+)") -> float:
@@ -105,34 +100,44 @@ def test_every_limit_is_that_of_the_code() -> None:
         assert match is not None, limit
         return float(match[1].replace(" ", ""))
 
-    assert number("a message, to the server or from it") == limits.MESSAGE_BYTES
     assert number("everything of a message but its chunk's data") == limits.FIELDS_BYTES
     assert number("adapter of Initialize") == limits.ADAPTER_BYTES
     assert number("JoinRequest") == MAX_CHUNK_BYTES
     assert number("recipe of JoinRequest") == limits.RECIPE_BYTES
-    assert number("a chunk's data", r"1 to ([\d ]+)") == MAX_CHUNK_BYTES
-    (at_least, at_most), chunk_bytes = chunk_byte_limits(), LimitSettings.model_fields["chunk_bytes"].default
-    assert number("chunk_bytes") == at_least
-    assert number("chunk_bytes", r"to ([\d ]+)") == at_most == MAX_CHUNK_BYTES
-    assert number("chunk_bytes", r"([\d ]+) by default") == chunk_bytes
-    assert number("a commit that travels whole, in one message") == limits.WHOLE_PAYLOAD_BYTES
-    assert found["tensors in a layout"][0].startswith("1 to ")
-    assert number("tensors in a layout", r"to ([\d ]+)") == core_layout.MAX_TENSORS
-    assert number("dimensions of a tensor") == core_layout.MAX_DIMENSIONS
-    assert number("a tensor's name, or alias", r"1 to ([\d ]+)") == core_layout.MAX_NAME_BYTES
-    assert number("worker_name", r"1 to ([\d ]+)") == limits.TEXT_BYTES
-    assert number("host_id, host_name, engine, agent, device, reason, evaluator", r"at most (\d+)") == limits.TEXT_BYTES
-    assert number("session_id", r"exactly (\d+)") == limits.SESSION_ID_BYTES
-    assert number("samples of a commit, steps_per_epoch", r"at most ([\d ]+)") == limits.SAMPLES
-    assert number("an element of a delta", r"(1e30)") == LARGEST_VALUE
-    assert number("elements of a block of INT4_BLOCK or SPARSE_BLOCK") == BLOCK_ELEMENTS
+    assert number("chunk_bytes", r"([\d ]+) by default") == LimitSettings.model_fields["chunk_bytes"].default
     assert number("silence after which a session expires", r"(\d+) by default") == 120
-    assert number("numbers in BufferSelection", r"at most (\d+)") == MAX_RUN_NUMBERS
-    assert found["a BUFFER"][0].startswith("any values in Initialize")
-    assert len(found) == 21
-    options = dict(listener.CHANNEL_OPTIONS)
-    assert options["grpc.http2.max_ping_strikes"] == 0  # as often as it likes
-    assert "a ping every 30 s" in " ".join(section("Connections and limits").split())
+    assert len(found) == 6
+    assert dict(listener.CHANNEL_OPTIONS)["grpc.http2.max_ping_strikes"] == 0  # as often as a client likes
+
+
+@pytest.mark.parametrize(
+    ("file", "words", "value"),
+    [
+        ("worker", r"Messages are at most 2 MiB \+ (\d+) KiB", (limits.MESSAGE_BYTES - MAX_CHUNK_BYTES) / 1024),
+        ("transfer", r"1 byte to (\d+) MiB of it each", MAX_CHUNK_BYTES / 2**20),
+        ("transfer", r"Blocks of (\d+) consecutive elements", BLOCK_ELEMENTS),
+        ("transfer", r"the length is even, and at most (\d+)", MAX_RUN_NUMBERS),
+        ("session", r"4 096 to ([\d ]+)", MAX_CHUNK_BYTES),
+        ("session", r"([\d ]+) random bytes", limits.SESSION_ID_BYTES),
+        ("session", r"1 to (\d+) bytes of UTF-8", limits.TEXT_BYTES),
+        ("layout", r"1 to (\d+) bytes of UTF-8", core_layout.MAX_NAME_BYTES),
+        ("layout", r"1 to ([\d ]+) tensors", core_layout.MAX_TENSORS),
+        ("layout", r"At most (\d+) dimensions", core_layout.MAX_DIMENSIONS),
+        ("commit", r"A payload of at most (\d+) KiB may go whole", limits.WHOLE_PAYLOAD_BYTES / 1024),
+        ("commit", r"At most 2\^(\d+) \(else MALFORMED\)", math.log2(limits.SAMPLES)),
+        ("errors", r"of a delta larger than (1e\d+)", LARGEST_VALUE),
+    ],
+)
+def test_every_limit_in_the_protos_comments_is_that_of_the_code(file: str, words: str, value: float) -> None:
+    match = re.search(words, comments(file))
+    assert match is not None
+    assert float(match[1].replace(" ", "")) == value
+
+
+def comments(file: str) -> str:
+    """The file's comments, without the breaks of their lines."""
+    lines = (PROTOS / f"{file}.proto").read_text(encoding="utf-8").splitlines()
+    return " ".join(line.strip().lstrip("/").strip() for line in lines if line.strip().startswith("//"))
 
 
 def chunk_byte_limits() -> tuple[int, int]:
@@ -155,7 +160,7 @@ def test_no_server_offers_chunks_that_are_too_small_for_a_block_or_an_element(wi
     assert (cuts[0][0], cuts[-1][1]) == (0, format_.byte_count)
 
 
-def test_every_reason_has_one_row_with_what_to_do() -> None:
+def test_every_reason_has_one_row_with_its_cause() -> None:
     found = rows("Refusals", "reason")
     expected = [value.name.removeprefix("ERROR_REASON_") for value in errors_pb2.ErrorReason.DESCRIPTOR.values]
     assert sorted(name for row in found for name in row[0].split(", ")) == sorted(expected[1:])
@@ -171,23 +176,8 @@ def test_every_reason_has_its_code_in_the_protos_comments() -> None:
             assert CODES[Reason[value[1]]].name in codes, value[1]
 
 
-def test_reasons_named_anywhere_exist() -> None:
-    known = {value.name.removeprefix("ERROR_REASON_") for value in errors_pb2.ErrorReason.DESCRIPTOR.values}
-    refused = re.findall(r"refused: ((?:`[A-Z_]+`,? ?)+)", section("Retries and exactly once"))
-    assert len(refused) >= 4
-    assert set(re.findall(r"`([A-Z_]+)`", " ".join(refused))) <= known
-
-
-def test_the_refusals_of_calls_name_calls_and_reasons_that_exist() -> None:
-    found = rows("Retries and exactly once", "call")
-    calls = {method.name for method in worker_pb2.DESCRIPTOR.services_by_name[SERVICE[10:-1]].methods}
-    known = {value.name.removeprefix("ERROR_REASON_") for value in errors_pb2.ErrorReason.DESCRIPTOR.values}
-    assert {name for row in found for name in re.findall(r"\b[A-Z][a-z]+\b", row[0])} <= calls
-    assert {name for row in found for name in re.findall(r"\b[A-Z_]{5,}\b", row[1])} <= known
-
-
 @pytest.mark.parametrize("name", ["Pull", "Heartbeat", "Initialize"])
-def test_a_call_of_a_session_that_has_left_is_refused_as_the_table_says(name: str, server: RealServer) -> None:
+def test_a_call_of_a_session_that_has_left_is_refused_as_unknown(name: str, server: RealServer) -> None:
     request = {
         "Pull": parameters_pb2.PullRequest(session_id=protocol_example.SESSION_ID),
         "Heartbeat": session_pb2.HeartbeatRequest(session_id=protocol_example.SESSION_ID),
@@ -199,18 +189,6 @@ def test_a_call_of_a_session_that_has_left_is_refused_as_the_table_says(name: st
         assert read(channel, name, request) == ("UNKNOWN_SESSION", None)
 
 
-def test_element_types_have_their_numbers_and_sizes() -> None:
-    found = {name: row[:2] for name, row in named(rows("Layouts and digests", "`ElementType`")).items()}
-    values = layout_pb2.ElementType.DESCRIPTOR.values_by_name
-    assert found == {
-        one.value: [str(values[f"ELEMENT_TYPE_{one.name}"].number), str(one.byte_size)] for one in ElementType
-    }
-    as_parameters = {
-        name for name, row in named(rows("Layouts and digests", "`ElementType`")).items() if row[2] != "no"
-    }
-    assert as_parameters == {"float32", "float64", "float16", "bfloat16"}
-
-
 def test_the_digest_is_that_of_the_text_beside_it() -> None:
     text = next(block.text for block in blocks_of(PAGE) if "int64 0: 5:steps" in block.text)
     layout = Layout(
@@ -220,40 +198,41 @@ def test_the_digest_is_that_of_the_text_beside_it() -> None:
         ]
     )
     assert layout.canonical_text() == text
-    assert f"has {len(text)} bytes and the digest `{layout.digest.hex()}`" in section("Layouts and digests")
+    assert f"has {len(text)} bytes and the digest `{layout.digest.hex()}`" in section("A byte-exact example")
 
 
-def test_wire_types_have_their_numbers_sizes_and_bytes() -> None:
-    found = named(rows("Payloads and wire types", "`WireType`"))
-    values = transfer_pb2.WireType.DESCRIPTOR.values_by_number
-    assert {row[0]: f"WIRE_TYPE_{name}" for name, row in found.items()} == {
-        str(number): value.name for number, value in values.items() if number
-    }
+def test_wire_types_have_their_sizes_and_bytes() -> None:
+    found = named(rows("Optional parts", "`WireType`"))
+    assert set(found) == {one.name for one in WireType} - {"SHARED_MEMORY"}
     sizes: dict[str, Callable[[int], int]] = {
         "4 n": lambda n: 4 * n,
         "2 n": lambda n: 2 * n,
-        "n + 4 * ceil(n / 256)": lambda n: n + 4 * -(-n // 256),
         "ceil(n / 2) + 4 * ceil(n / 256)": lambda n: -(-n // 2) + 4 * -(-n // 256),
         "ceil(n / 4) + 4 * ceil(n / 256)": lambda n: -(-n // 4) + 4 * -(-n // 256),
     }
-    worked = named(rows("Payloads and wire types", "wire type"))
     four = np.array([1, -0.1, 0.25, 70000], np.float32)
-    assert len(worked) == 4
-    for name, (data,) in worked.items():
+    for name, (size, data) in found.items():
         wire_type = WireType[name]
         assert bytes(encode(wire_type, four)).hex(" ") == data
-        assert sizes[found[name][1]](300) == encoded_bytes(wire_type, 300)
+        assert sizes[size](300) == encoded_bytes(wire_type, 300)
+
+
+def test_wire_types_have_their_numbers() -> None:
+    values = transfer_pb2.WireType.DESCRIPTOR.values_by_name
+    assert {one.name: one.value for one in WireType} == {
+        name.removeprefix("WIRE_TYPE_"): value.number for name, value in values.items() if value.number
+    }
 
 
 def test_every_file_of_vectors_is_told() -> None:
-    told = {name for row in rows("Payloads and wire types", "file") for name in row[0].split(", ")}
+    told = {name for row in rows("Optional parts", "file") for name in row[0].split(", ")}
     files = {path.name: json.loads(path.read_text("utf-8")) for path in (ROOT / "proto" / "vectors").iterdir()}
     assert told == set(files)
     assert all(files.values())
 
 
 def test_the_checksum_of_the_nine_digits_is_right() -> None:
-    assert f"0x{crc32c(b'123456789'):08X}" in section("Chunks, footers and checksums")
+    assert f"0x{crc32c(b'123456789'):08X}" in section("A complete worker")
 
 
 def test_the_wire_types_of_a_task_have_the_names_that_the_page_tells() -> None:
@@ -273,6 +252,32 @@ def test_the_kit_waits_as_long_as_the_page_says() -> None:
     assert told in " ".join(section("Conformance").split())
 
 
+def test_its_first_block_is_the_minimal_worker() -> None:
+    assert blocks_of(PAGE)[0].text == MINIMAL.read_text(encoding="utf-8")
+    assert len(MINIMAL.read_text(encoding="utf-8").splitlines()) <= 90
+
+
+def test_the_minimal_worker_trains(tmp_path: Path) -> None:
+    digits = export_digits(tmp_path)
+    data = tmp_path / "data"
+    budget = ("--rule", "gem", "--eta", "0.05", "--steps", "200", "--min-workers", "2", "--exit-when-finished")
+    worker = [sys.executable, str(MINIMAL), str(digits)]
+    with serving(tmp_path, *budget, "--data-dir", str(data)) as (address, server):
+        with working(worker, "a", address, tmp_path) as first, working(worker, "b", address, tmp_path) as second:
+            assert [ended(first, tmp_path, "a"), ended(second, tmp_path, "b")] == [0, 0]
+        assert server.wait(120) == 0
+    weights = load_file(data / "latest" / "model.safetensors")["weights"]
+    held_out = json.loads(digits.read_text(encoding="utf-8"))["held_out"]
+    scores = np.pad(np.array(held_out["inputs"]) / 16, ((0, 0), (0, 1)), constant_values=1) @ weights
+    assert (scores.argmax(1) == held_out["labels"]).mean() >= 0.85
+
+
+def test_the_minimal_worker_passes_the_basic_scenarios_of_the_kit() -> None:
+    outcomes = conformance([sys.executable, str(MINIMAL.with_name("minimal_conformance.py"))], "--basic")
+    assert len(outcomes) >= 4
+    assert set(outcomes.values()) == {"passed"}
+
+
 @pytest.mark.parametrize(
     ("flag", "tools", "made"),
     [
@@ -290,16 +295,16 @@ def test_the_commands_that_generate_code_run_as_printed(
     if missing := [tool for tool in tools if shutil.which(tool) is None]:
         pytest.skip(f"there is no {missing[0]} here")
     generate(flag, tmp_path)
-    assert len(list(tmp_path.glob(f"gen*/{made}"))) == 1
+    assert len(list(tmp_path.rglob(made))) == 1
 
 
 def generate(flag: str, tmp_path: Path) -> None:
-    """Run the block of commands that has this flag in a folder that looks like a checkout's root."""
-    (block,) = (one for one in blocks_of(PAGE) if one.section == "Generating code" and flag in one.text)
-    commands = "\n".join(line for line in block.text.splitlines() if not line.startswith("go install"))
+    """Run the block of commands that has this flag, behind the first one, in a folder like a checkout's root."""
+    first, *others = (one.text for one in blocks_of(PAGE) if one.section == "Generating code" and one.shell)
+    (block,) = (one for one in others if flag in one)
     (tmp_path / "proto").symlink_to(ROOT / "proto")
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-ec", commands], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(["bash", "-ec", first + block], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -348,7 +353,8 @@ def read(channel: grpc.Channel, name: str, request: bytes) -> tuple[object, obje
 
 
 def printed() -> list[str]:
-    return [block.text for block in blocks_of(PAGE) if block.section == "A byte-exact example"]
+    blocks = (block.text for block in blocks_of(PAGE) if block.section == "A byte-exact example")
+    return [text for text in blocks if text.startswith("W ")]
 
 
 def test_the_example_is_what_the_generated_code_makes() -> None:
@@ -446,7 +452,7 @@ def test_the_lanes_limits_are_those_of_the_code() -> None:
 
 
 def test_the_real_server_takes_the_printed_bytes_on_its_lane(server: RealServer) -> None:
-    (block,) = (one.text for one in blocks_of(PAGE) if one.section == "The lane")
+    (block,) = (one.text for one in blocks_of(PAGE) if one.heading == "The lane")
     assert block == protocol_example.lane_block()
     hello, welcome, commit_head, answer_head = (bytes_of(part) for part in re.split(r"^(?=W)", block, flags=re.M)[1:])
     join, _, pull, _, commit, committed = map(bytes_of, printed())

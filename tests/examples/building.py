@@ -14,6 +14,7 @@ from tests.examples.workers import build, copy_of_checkout, missing
 
 TYPESCRIPT = "examples/workers/typescript"
 CPP = "examples/workers/cpp"
+GO = "examples/workers/go"
 
 # What npm says where there is no registry to fetch packages from.
 _NO_REGISTRY = re.compile("ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ENETUNREACH|ETIMEDOUT")
@@ -21,6 +22,10 @@ _NO_REGISTRY = re.compile("ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ENETUNREACH|ETIMEDOU
 _CPP_BUILT = os.environ.get("GEMPS_TEST_CPP_BUILD")
 # What the README's apt-get line brings, as pkg-config knows it.
 _CPP_PACKAGES = ("grpc++", "protobuf", "libcrypto", "nlohmann_json")
+
+# Where Debian's packages of Go's sources put them, and what the README's apt-get line brings there.
+_GO_SOURCES = Path("/usr/share/gocode/src")
+_GO_PACKAGES = ("google.golang.org/grpc", "google.golang.org/protobuf", "github.com/golang/protobuf")
 
 
 def cpp_build(factory: pytest.TempPathFactory) -> Path:
@@ -34,6 +39,17 @@ def cpp_build(factory: pytest.TempPathFactory) -> Path:
         if subprocess.run(["pkg-config", "--exists", package]).returncode:
             missing(f"the C++ worker needs the development package of {package}, which is not installed")
     return _once(factory, "cpp", _build_cpp) / CPP / "build"
+
+
+def go_build(factory: pytest.TempPathFactory) -> Path:
+    """The folder of the Go worker, built in its folder `build`, out of a copy of what it is made of."""
+    for tool in ("go", "make", "protoc", "protoc-gen-go", "protoc-gen-go-grpc"):
+        if shutil.which(tool) is None:
+            missing(f"the Go worker needs {tool}, which is not installed")
+    for package in _GO_PACKAGES:
+        if not (_GO_SOURCES / package).is_dir():
+            missing(f"the Go worker needs {_GO_SOURCES / package}, which no package has installed")
+    return _once(factory, "go", _build_go) / GO
 
 
 def typescript_checkout(factory: pytest.TempPathFactory) -> Path:
@@ -50,6 +66,11 @@ def _build_cpp(folder: Path) -> None:
     copy = copy_of_checkout(folder, CPP, "proto") / CPP
     build("cmake", "-S", ".", "-B", "build", folder=copy)
     build("cmake", "--build", "build", "-j2", folder=copy, patience=480)
+
+
+def _build_go(folder: Path) -> None:
+    copy = copy_of_checkout(folder, GO, "proto") / GO
+    build("make", folder=copy)
 
 
 def _build_typescript(folder: Path) -> None:

@@ -27,6 +27,18 @@ def cpp_worker(cpp_build: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
+def go_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Go worker's folder, where it is built."""
+    return building.go_build(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def go_worker(go_folder: Path) -> list[str]:
+    """The Go worker's command."""
+    return [str(go_folder / "build" / "gemps-worker")]
+
+
+@pytest.fixture(scope="session")
 def typescript_worker(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The TypeScript worker's command."""
     return ["node", str(building.typescript_checkout(tmp_path_factory) / building.TYPESCRIPT / "dist/src/main.js")]

@@ -1,4 +1,4 @@
-"""Workers in three languages train one model on one server."""
+"""Workers in four languages train one model on one server."""
 
 import json
 from contextlib import ExitStack
@@ -18,12 +18,17 @@ STEPS = 300
 # Commits of a worker from which on the index is looked at: the status counts from the moment when all were there.
 SOME = 50
 
-# Three workers are built where no other test has done that before.
+# Workers are built where no other test has done that before.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
-def test_python_typescript_and_cpp_workers_train_one_model_at_an_equal_pace(
-    cpp_worker: list[str], typescript_worker: list[str], digits: Path, tmp_path: Path, figures: Figures
+def test_python_typescript_cpp_and_go_workers_train_one_model_at_an_equal_pace(
+    cpp_worker: list[str],
+    typescript_worker: list[str],
+    go_worker: list[str],
+    digits: Path,
+    tmp_path: Path,
+    figures: Figures,
 ) -> None:
     """A worker's pace follows from its language, and from what else the machine does.
 
@@ -35,6 +40,7 @@ def test_python_typescript_and_cpp_workers_train_one_model_at_an_equal_pace(
         **{f"python-{i}": command("work", "--task", "digits") for i in range(2)},
         **{f"typescript-{i}": [*typescript_worker, "--task", str(digits)] for i in range(2)},
         **{f"cpp-{i}": [*cpp_worker, "--task", str(digits)] for i in range(2)},
+        **{f"go-{i}": [*go_worker, "--task", str(digits)] for i in range(2)},
     }
     data = tmp_path / "data"
     arguments = (
@@ -70,6 +76,6 @@ def test_python_typescript_and_cpp_workers_train_one_model_at_an_equal_pace(
     evaluated = gemps("evaluate", str(data / "latest" / "model.safetensors"), "--json")
     assert evaluated.returncode == 0, evaluated.stderr
     assert json.loads(evaluated.stdout)["accuracy"] >= 0.95
-    for name in ("typescript-0", "cpp-0"):
+    for name in ("typescript-0", "cpp-0", "go-0"):
         # In their own arithmetic, of what the server sent them last.
         assert accuracy_in(log_of(tmp_path, name)) >= 0.95
