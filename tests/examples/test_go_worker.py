@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.processes import command, gemps
+from tests.cli.processes import command, gemps, wait_for
 from tests.examples.building import GO
 from tests.examples.workers import (
     COARSE,
@@ -32,6 +32,10 @@ NOT_COUNTED = ("worker_test.go", "conformance.go")
 pytestmark = pytest.mark.timeout(600)
 
 
+def server_log(folder: Path) -> str:
+    return (folder / "server.log").read_text(encoding="utf-8")
+
+
 def test_its_own_tests_pass(go_folder: Path) -> None:
     assert "ok" in build("make", "test", folder=go_folder)
 
@@ -45,16 +49,17 @@ def test_it_learns_the_digits_beside_a_python_worker(go_worker: list[str], digit
     data = tmp_path / "data"
     budget = ("--rule", "gem", "--steps", str(STEPS), "--min-workers", "2", "--exit-when-finished")
     with serving(tmp_path, *budget, "--data-dir", str(data)) as (address, server), ExitStack() as stack:
-        workers = {
-            "go": stack.enter_context(working(go_worker, "go", address, tmp_path, "--task", str(digits))),
-            "python": stack.enter_context(working(command("work", "--task", "digits"), "python", address, tmp_path)),
-        }
+        # Importing torch may take a busy machine longer than all of the training.
+        python = stack.enter_context(working(command("work", "--task", "digits"), "python", address, tmp_path))
+        wait_for(lambda: "worker python joined" in server_log(tmp_path), python, tmp_path / "python.log")
+        go = stack.enter_context(working(go_worker, "go", address, tmp_path, "--task", str(digits)))
+        workers = {"go": go, "python": python}
         assert {name: ended(process, tmp_path, name) for name, process in workers.items()} == {"go": 0, "python": 0}
         assert server.wait(120) == 0
     log = log_of(tmp_path, "go")
     assert f"the run is finished: {STEPS} commits" in log
     assert accuracy_in(log) >= 0.93, log
-    assert f"stopped at clock {1 + 2 * STEPS}" in (tmp_path / "server.log").read_text(encoding="utf-8")
+    assert f"stopped at clock {1 + 2 * STEPS}" in server_log(tmp_path)
     evaluated = gemps("evaluate", str(data / "latest" / "model.safetensors"))
     assert evaluated.returncode == 0, evaluated.stderr
 
@@ -73,7 +78,7 @@ def test_one_that_is_killed_and_started_again_completes_its_budget(
     assert log_of(tmp_path, "a").count("joined as rank 0") == 2
     assert accuracy_in(log_of(tmp_path, "a")) >= 0.9
     # One version for the first parameters, and one for each commit of either process.
-    assert f"stopped at clock {1 + STEPS}" in (tmp_path / "server.log").read_text(encoding="utf-8")
+    assert f"stopped at clock {1 + STEPS}" in server_log(tmp_path)
 
 
 def test_a_model_of_many_chunks_commits(go_worker: list[str], tmp_path: Path) -> None:
