@@ -45,7 +45,7 @@ def judged(folder: Path, file: str, before: str, after: str) -> subprocess.Compl
             "errors.proto", "ERROR_REASON_STALE_BASE", "ERROR_REASON_OLD_BASE", r'from "ERROR_REASON_STALE', id="reason"
         ),
         pytest.param(
-            "parameter_server.proto", "rpc Leave(LeaveRequest) returns (LeaveResponse);", "", r'RPC "Leave"', id="call"
+            "worker.proto", "rpc Leave(LeaveRequest) returns (LeaveResponse);", "", r'RPC "Leave"', id="call"
         ),
     ],
 )
