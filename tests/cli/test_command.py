@@ -10,9 +10,9 @@ from pathlib import Path
 import grpc
 import pytest
 from gem_cli.environment import misspelt
-from gem_cli.errors import FAILED, USAGE
+from gem_cli.errors import FAILED, USAGE, refused
 from gem_cli.main import app
-from gem_worker.client import Client, RunFinishedError
+from gem_worker.client import Client, RunFinishedError, ServerRefusedError
 from typer.main import get_command
 
 from gem_core.extras import PACKAGES
@@ -286,3 +286,9 @@ def test_an_operator_ends_a_run_and_has_checkpoints_written(tmp_path: Path) -> N
                 client.commit(payload(SMALL, 1.0), into)
         assert process.wait(PATIENCE) == 0
     assert "finished: it is good enough" in (tmp_path / "server.log").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("metadata", "code"), [({"final": "true"}, USAGE), ({}, FAILED)])
+def test_a_command_ends_with_2_when_starting_it_again_would_change_nothing(metadata: dict[str, str], code: int) -> None:
+    refusal = ServerRefusedError("LAYOUT_MISMATCH", "another model", metadata=metadata)
+    assert refused(refusal).code == code
