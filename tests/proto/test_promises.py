@@ -44,9 +44,7 @@ def judged(folder: Path, file: str, before: str, after: str) -> subprocess.Compl
         pytest.param(
             "errors.proto", "ERROR_REASON_STALE_BASE", "ERROR_REASON_OLD_BASE", r'from "ERROR_REASON_STALE', id="reason"
         ),
-        pytest.param(
-            "worker.proto", "rpc Leave(LeaveRequest) returns (LeaveResponse);", "", r'RPC "Leave"', id="call"
-        ),
+        pytest.param("worker.proto", "rpc Leave(LeaveRequest) returns (LeaveResponse);", "", r'RPC "Leave"', id="call"),
     ],
 )
 def test_what_would_break_workers_is_refused(
