@@ -21,7 +21,7 @@ _NO_REGISTRY = re.compile("ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ENETUNREACH|ETIMEDOU
 # The C++ worker's build folder, where somebody has built it from this checkout already, as .ci/run does.
 _CPP_BUILT = os.environ.get("GEMPS_TEST_CPP_BUILD")
 # What the README's apt-get line brings, as pkg-config knows it.
-_CPP_PACKAGES = ("grpc++", "protobuf", "libcrypto", "nlohmann_json")
+_CPP_PACKAGES = ("grpc++", "protobuf", "nlohmann_json")
 
 # Where Debian's packages of Go's sources put them, and what the README's apt-get line brings there.
 _GO_SOURCES = Path("/usr/share/gocode/src")

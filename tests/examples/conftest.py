@@ -39,6 +39,24 @@ def go_worker(go_folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def typescript_worker(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def cpp_candidate(cpp_build: Path) -> list[str]:
+    """The C++ worker's command for the conformance kit."""
+    return [str(cpp_build / "conformance")]
+
+
+@pytest.fixture(scope="session")
+def typescript_dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the TypeScript worker is built in."""
+    return building.typescript_checkout(tmp_path_factory) / building.TYPESCRIPT / "dist"
+
+
+@pytest.fixture(scope="session")
+def typescript_worker(typescript_dist: Path) -> list[str]:
     """The TypeScript worker's command."""
-    return ["node", str(building.typescript_checkout(tmp_path_factory) / building.TYPESCRIPT / "dist/src/main.js")]
+    return ["node", str(typescript_dist / "src" / "main.js")]
+
+
+@pytest.fixture(scope="session")
+def typescript_candidate(typescript_dist: Path) -> list[str]:
+    """The TypeScript worker's command for the conformance kit."""
+    return ["node", str(typescript_dist / "test" / "conformance.js")]

@@ -119,6 +119,11 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
     process.wait(PATIENCE)
 
 
+def lines_of(*files: Path) -> int:
+    """Their lines in all."""
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+
+
 # Of the kit's scenarios: the examples have neither of these wire types.
 COARSE = {f"{what}-{name}-block" for what in ("delta", "parameter") for name in ("int4", "sparse")}
 

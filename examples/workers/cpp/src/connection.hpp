@@ -1,109 +1,59 @@
-// The connection to one server: a channel that is made anew after a break, the unary calls, and raw streams.
+// The channel to the server, with TLS and a token where the operator gave this worker a folder of credentials.
 #pragma once
 
-#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
-#include <grpcpp/completion_queue.h>
-#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/create_channel.h>
 
-#include <chrono>
-#include <cstdint>
-#include <functional>
+#include <filesystem>
+#include <fstream>
 #include <memory>
-#include <optional>
+#include <stdexcept>
 #include <string>
-
-#include "errors.hpp"
-#include "gemps/v1/parameter_server.grpc.pb.h"
 
 namespace gemps {
 
-// How long something may take. There is no time-out on a whole transfer.
-struct Patience {
-  Seconds progress_timeout{60};    // without a message moving, while bytes are under way
-  Seconds heartbeat_interval{30};  // without a word, while the server has the next one: then a Heartbeat asks for it
-  Seconds call_timeout{20};        // of one unary call
-  Seconds connect_timeout{300};    // without a call that gets through, before the worker gives up
-};
+// Empty if there is no such file.
+inline std::string read_file(const std::filesystem::path& path) {
+  std::ifstream stream(path);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
 
-// The server's address and the calls to it. For one thread.
 class Connection {
  public:
-  // Throws UsageError unless it is HOST:PORT, [IPV6]:PORT or unix:PATH.
-  explicit Connection(std::string address);
+  // `folder` is what `gemps certs` makes: ca.crt and perhaps client.crt with client.key, and token. Empty: no TLS.
+  Connection(const std::string& server, const std::filesystem::path& folder)
+      : token_(folder.empty() ? "" : folder / "token") {
+    if (server.find(':') == std::string::npos) throw std::invalid_argument(server + " is no address: write HOST:PORT");
+    auto credentials = grpc::InsecureChannelCredentials();
+    if (!folder.empty()) {
+      const std::string ca = read_file(folder / "ca.crt");
+      if (ca.empty()) throw std::invalid_argument("--credentials: no ca.crt in " + folder.string());
+      credentials = grpc::SslCredentials({ca, read_file(folder / "client.key"), read_file(folder / "client.crt")});
+    }
+    grpc::ChannelArguments arguments;
+    // Commits may wait for hours. A ping a minute keeps their connection alive, and finds out when the server is gone.
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    // gRPC's own pauses between attempts to connect grow to two minutes.
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
+    channel = grpc::CreateCustomChannel(server, credentials, arguments);
+  }
 
-  [[nodiscard]] const std::shared_ptr<grpc::Channel>& channel() const noexcept { return channel_; }
+  // The context of a call, with a deadline unless `seconds` is 0. The token is read anew: the operator may replace it.
+  [[nodiscard]] std::unique_ptr<grpc::ClientContext> context(int seconds = 0) const {
+    auto context = std::make_unique<grpc::ClientContext>();
+    const std::string token = read_file(token_);
+    if (!token.empty()) context->AddMetadata("authorization", "Bearer " + token.substr(0, token.find('\n')));
+    if (seconds > 0) context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(seconds));
+    return context;
+  }
 
-  // Give the connection up: the next call makes another, and asks DNS again.
-  void renew();
-
-  // Unary calls. Throw Torn, Refused, and Interrupted where `heed_stop`.
-  v1::JoinResponse join(const v1::JoinRequest& request, Seconds timeout);
-  v1::HeartbeatResponse heartbeat(const v1::HeartbeatRequest& request, Seconds timeout);
-  v1::LeaveResponse leave(const v1::LeaveRequest& request, Seconds timeout);
-
- private:
-  std::string address_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::ParameterServerService::Stub> stub_;
-};
-
-// Who moves next on a stream, which decides what a pause means.
-enum class Turn {
-  kUs,      // bytes are under way: without progress the call is given up
-  kServer,  // a buffer, a verdict or a turn is waited for, for as long as others take: a Heartbeat decides
-};
-
-// One streaming call of raw messages, used from one thread. At most one message each way is in memory. When nothing
-// moves it throws Torn; on a signal, Interrupted. Whatever is left of the call is cancelled when this object goes.
-class Stream {
- public:
-  // `examine` is asked after a silence while the server has the next word: why it cannot be counted on, or nothing.
-  using Examine = std::function<std::optional<std::string>()>;
-
-  Stream(std::shared_ptr<grpc::Channel> channel, const char* method, const Patience& patience, Examine examine);
-  ~Stream();
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-
-  // Hand a message to gRPC, which takes it as the server's flow control allows. False: the call has ended, read() and
-  // finish() tell how.
-  [[nodiscard]] bool write(const grpc::ByteBuffer& message, bool is_last = false);
-
-  // The next message; nothing: the call has ended, finish() tells how.
-  [[nodiscard]] std::optional<grpc::ByteBuffer> read(Turn turn);
-
-  // The status of a call that has ended.
-  grpc::Status finish();
-
-  // Whether the call is still open, as far as known. Does not block.
-  [[nodiscard]] bool is_open();
+  std::shared_ptr<grpc::Channel> channel;
 
  private:
-  enum class Event : std::intptr_t { kStarted = 1, kRead, kWritten, kFinished };
-
-  void begin_read();
-  // Wait for one event until the time is up; false: none came.
-  bool pump(std::chrono::system_clock::time_point until);
-  // Wait until `done` holds.
-  void wait(Turn turn, const std::function<bool()>& done);
-
-  const Patience& patience_;
-  Examine examine_;
-  grpc::CompletionQueue queue_;
-  grpc::ClientContext context_;
-  grpc::GenericStub stub_;
-  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
-  grpc::Status status_;
-  grpc::ByteBuffer incoming_;
-  int outstanding_ = 0;
-  bool starting_ = true;
-  bool reading_ = false;
-  bool has_message_ = false;
-  bool writing_ = false;
-  bool may_write_ = true;
-  bool may_read_ = true;
-  bool finished_ = false;
+  const std::filesystem::path token_;
 };
 
 }  // namespace gemps

@@ -1,40 +1,34 @@
-// What a worker trains.
+// What a worker trains. Write a Task for your own model: the rest of the worker knows no more of it than this.
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <span>
 #include <string>
+#include <vector>
 
-#include "payload.hpp"
+#include "gemps/v1/layout.pb.h"
 
 namespace gemps {
 
-struct Step {
-  std::optional<double> loss;
-  std::uint64_t samples = 0;
+// PARAMETERs, or a gradient of them, and the bytes of all BUFFERs; both in the layout's order.
+struct Model {
+  std::vector<float> parameters;
+  std::string buffers;
 };
 
-class Task {
- public:
-  Task() = default;
+struct Step {
+  Model gradient;             // with the BUFFERs as they are after the step
+  double loss = 0;            // at the model that the step was given
+  std::uint64_t samples = 0;  // that the gradient is of; 0: unknown
+};
+
+struct Task {
   virtual ~Task() = default;
-  Task(const Task&) = delete;
-  Task& operator=(const Task&) = delete;
+  virtual Step step(const Model& model) = 0;
+  virtual std::string evaluate(const Model& model) = 0;  // a line for people
 
-  [[nodiscard]] virtual std::string name() const = 0;
-  [[nodiscard]] virtual const Layout& layout() const = 0;
-  // Steps that one pass over the data takes; 0: there are no passes.
-  [[nodiscard]] virtual std::uint64_t steps_per_epoch() const { return 0; }
-
-  // The first parameters, the same for all workers of a run.
-  virtual void first_parameters(std::uint64_t seed, Tensors& into) const = 0;
-  // This worker's order of the data follows from seed and rank.
-  virtual void begin(std::uint64_t /*seed*/, std::uint32_t /*rank*/) {}
-  // The gradient of one batch at these parameters.
-  virtual Step compute(std::span<const float> parameters, std::span<float> gradient) = 0;
-  // What to tell at the end; empty: nothing.
-  [[nodiscard]] virtual std::string evaluate(std::span<const float> /*parameters*/) { return {}; }
+  v1::Layout layout;
+  Model first;                        // what Initialize uploads if the server has no parameters yet
+  std::uint64_t steps_per_epoch = 0;  // of one pass over the data; 0: unknown
 };
 
 }  // namespace gemps

@@ -1,77 +1,90 @@
-#include "perceptron.hpp"
-
-#include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <numeric>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "check.hpp"
+#include "digits.hpp"
 
 namespace {
 
-constexpr std::size_t kFeatures = 5;
-constexpr std::size_t kHidden = 7;
-constexpr std::size_t kClasses = 3;
+using gemps::Vector;
 
-std::vector<float> first_parameters(const gemps::Perceptron& model, std::uint64_t seed) {
-  std::vector<float> parameters(model.layout().parameter_count());
-  model.first_parameters(seed, parameters);
+const gemps::Perceptron kModel(5, 7, 3);
+
+// Of chosen values, so that no kink of ReLU lies within the differences below.
+Vector some_parameters() {
+  Vector parameters(kModel.output.end());
+  for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i] = (static_cast<float>(19 * i % 29) - 14) / 29;
   return parameters;
 }
 
-double loss_at(gemps::Perceptron& model, const std::vector<float>& parameters, const std::vector<float>& input) {
-  std::vector<float> ignored(parameters.size());
-  return model.add_gradient(parameters, input, 1, 1.0F, ignored);
+const Vector kInput{-0.5F, -0.2F, 0.1F, 0.4F, 0.7F};
+
+nlohmann::json some_digits() {
+  return {{"features", 2},
+          {"classes", 2},
+          {"maximum", 4},
+          {"train", {{"inputs", {{1, 2}, {3, 4}}}, {"labels", {0, 1}}}},
+          {"held_out", {{"inputs", {{4, 0}}}, {"labels", {1}}}}};
+}
+
+bool is_refused(const nlohmann::json& changes) {
+  auto file = some_digits();
+  file.merge_patch(changes);
+  try {
+    gemps::Digits digits(file);
+  } catch (const std::exception&) {
+    return true;
+  }
+  return false;
 }
 
 }  // namespace
 
 TEST("perceptron", "the gradient is that of finite differences") {
-  gemps::Perceptron model(kFeatures, kHidden, kClasses);
-  const auto parameters = first_parameters(model, 3);
-  std::vector<float> input(kFeatures);
-  for (std::size_t i = 0; i < kFeatures; ++i) input[i] = 0.3F * static_cast<float>(i) - 0.5F;
-  std::vector<float> gradient(parameters.size());
-  model.add_gradient(parameters, input, 1, 1.0F, gradient);
+  const Vector parameters = some_parameters();
+  Vector gradient(parameters.size());
+  Vector ignored(parameters.size());
+  kModel.loss(parameters, kInput, 1, 1, gradient);
   constexpr float kStep = 1e-2F;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    auto above = parameters;
-    auto below = parameters;
+    Vector above = parameters;
+    Vector below = parameters;
     above[i] += kStep;
     below[i] -= kStep;
-    const double difference = (loss_at(model, above, input) - loss_at(model, below, input)) / (2 * kStep);
-    CHECK(std::abs(gradient[i] - difference) < 2e-3);
+    const double rise = kModel.loss(above, kInput, 1, 1, ignored) - kModel.loss(below, kInput, 1, 1, ignored);
+    CHECK(std::abs(gradient[i] - rise / (2 * kStep)) < 2e-3);
   }
   CHECK(std::any_of(gradient.begin(), gradient.end(), [](float value) { return std::abs(value) > 0.05F; }));
 }
 
 TEST("perceptron", "gradients add up, by their weights") {
-  gemps::Perceptron model(kFeatures, kHidden, kClasses);
-  const auto parameters = first_parameters(model, 3);
-  const std::vector<float> input(kFeatures, 0.5F);
-  std::vector<float> once(parameters.size());
-  std::vector<float> twice(parameters.size());
-  model.add_gradient(parameters, input, 2, 1.0F, once);
-  model.add_gradient(parameters, input, 2, 0.5F, twice);
-  model.add_gradient(parameters, input, 2, 0.5F, twice);
+  const Vector parameters = some_parameters();
+  Vector once(parameters.size());
+  Vector twice(parameters.size());
+  kModel.loss(parameters, kInput, 2, 1, once);
+  kModel.loss(parameters, kInput, 2, 0.5F, twice);
+  kModel.loss(parameters, kInput, 2, 0.5F, twice);
   for (std::size_t i = 0; i < once.size(); ++i) CHECK(std::abs(once[i] - twice[i]) < 1e-6);
 }
 
-TEST("perceptron", "first parameters follow from the seed and stay within their bounds") {
-  const gemps::Perceptron model(64, 64, 10);
-  const auto parameters = first_parameters(model, 1);
-  CHECK(parameters == first_parameters(model, 1));
-  CHECK(parameters != first_parameters(model, 2));
-  CHECK(std::all_of(parameters.begin(), parameters.end(), [](float value) { return std::abs(value) <= 0.125F; }));
-  const double sum = std::accumulate(parameters.begin(), parameters.end(), 0.0);
-  CHECK(std::abs(sum) / static_cast<double>(parameters.size()) < 0.01);
+TEST("perceptron", "the layout of the digits is that of two torch.nn.Linear") {
+  const gemps::Digits digits(some_digits());
+  std::string shapes;
+  for (const auto& tensor : digits.layout.tensors()) {
+    shapes += tensor.name();
+    for (const auto dimension : tensor.shape()) shapes += " " + std::to_string(dimension);
+    shapes += "\n";
+  }
+  CHECK(shapes == "hidden.weight 64 2\nhidden.bias 64\noutput.weight 2 64\noutput.bias 2\n");
+  CHECK(digits.first.parameters.size() == 64 * 3 + 2 * 65);
 }
 
-TEST("perceptron", "its layout is that of two torch.nn.Linear") {
-  const gemps::Perceptron model(64, 64, 10);
-  CHECK(model.layout().parameter_count() == 64 * 64 + 64 + 10 * 64 + 10);
-  CHECK(model.layout().canonical_text() ==
-        "gemps-layout-1\nparameter float32 2:64,64 13:hidden.weight\nparameter float32 1:64 11:hidden.bias\n"
-        "parameter float32 2:10,64 13:output.weight\nparameter float32 1:10 11:output.bias\n");
+TEST("perceptron", "a file of digits that does not fit together is refused") {
+  CHECK(!is_refused(nlohmann::json::object()));
+  CHECK(is_refused({{"features", 3}}));
+  CHECK(is_refused({{"train", nullptr}}));
+  CHECK(is_refused({{"held_out", {{"inputs", nlohmann::json::array()}, {"labels", nlohmann::json::array()}}}}));
+  CHECK(is_refused({{"train", {{"labels", {0, 2}}}}}));
 }

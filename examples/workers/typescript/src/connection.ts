@@ -1,44 +1,39 @@
-/** One server: a connection, this worker's session there, and its commits. */
+/** The channel to the server, with TLS and a token where the operator gave this worker a folder of credentials. */
 
-import { connect } from './calls.js';
-import { Committer } from './commit.js';
-import { Patience } from './patience.js';
-import { type Identity, Session } from './session.js';
-import type { ClientSettings } from './settings.js';
-import type { Shard } from './shard.js';
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
 
-/** What the connections of a worker have in common. */
-export interface Worker {
-  readonly id: Uint8Array;
-  readonly identity: Identity;
-  /** Takes a line about each trouble, and its end. */
-  readonly tell: (text: string) => void;
-  /** Ends everything but leaving. */
-  readonly stop: AbortSignal;
-  readonly settings: ClientSettings;
+import { type ClientOptions, credentials, Metadata } from '@grpc/grpc-js';
+
+import { WorkerServiceClient } from './generated/gemps/v1/worker.js';
+
+const OPTIONS: ClientOptions = {
+  // Commits may wait for hours. A ping a minute keeps their connection alive, and finds out when the server is gone.
+  'grpc.keepalive_time_ms': 60_000,
+  'grpc.keepalive_timeout_ms': 20_000,
+  'grpc.keepalive_permit_without_calls': 1,
+  // gRPC's own pauses between attempts to connect grow to two minutes.
+  'grpc.max_reconnect_backoff_ms': 2_000,
+};
+
+/** `folder` is what `gemps certs` makes: ca.crt and perhaps client.crt with client.key, and token. Empty: no TLS. */
+export function connect(server: string, folder: string): WorkerServiceClient {
+  if (!/^[^\s/]+:\d{1,5}$/.test(server)) throw new Error(`${server} is no address: write HOST:PORT`);
+  return new WorkerServiceClient(server, folder ? secured(folder) : credentials.createInsecure(), OPTIONS);
 }
 
-export class Connection {
-  readonly session: Session;
-  readonly committer: Committer;
-  readonly #calls: ReturnType<typeof connect>;
-  readonly #interrupted = new AbortController();
+function secured(folder: string) {
+  const read = (name: string): Buffer => readFileSync(join(folder, name));
+  const optional = (name: string): Buffer | null => (existsSync(join(folder, name)) ? read(name) : null);
+  const tls = credentials.createSsl(read('ca.crt'), optional('client.key'), optional('client.crt'));
+  return optional('token') ? credentials.combineChannelCredentials(tls, tokenIn(join(folder, 'token'))) : tls;
+}
 
-  constructor(address: string, { id, identity, tell, stop, settings }: Worker, shard?: Shard) {
-    const ended = AbortSignal.any([stop, this.#interrupted.signal]);
-    this.#calls = connect(address);
-    const patience = new Patience(settings, tell, ended);
-    this.session = new Session({ calls: this.#calls, settings, patience, stop: ended, tell }, identity, id, shard);
-    this.committer = new Committer(this.session);
-  }
-
-  /** End the calls that are under way, which throw Stopped; only leaving is left. */
-  interrupt(): void {
-    this.#interrupted.abort();
-  }
-
-  close(): void {
-    this.committer.close();
-    this.#calls.close();
-  }
+/** The token goes with every call, and is read for each one, so that the operator can replace it. */
+function tokenIn(path: string) {
+  return credentials.createFromMetadataGenerator((_, done) => {
+    const metadata = new Metadata();
+    metadata.set('authorization', `Bearer ${readFileSync(path, 'utf8').trim()}`);
+    done(null, metadata);
+  });
 }

@@ -1,154 +1,53 @@
-/** One worker, from joining to the end of the run. */
+/** The command: trains handwritten digits. */
 
 import { readFileSync } from 'node:fs';
+import { hostname } from 'node:os';
+import { parseArgs } from 'node:util';
 
-import { Client } from './client.js';
-import { deltaOf } from './delta.js';
+import { connect } from './connection.js';
 import { Digits } from './digits.js';
-import { RunFinished, Stopped } from './errors.js';
-import { type Options, readOptions, USAGE, UsageError } from './options.js';
-import { Progress } from './progress.js';
-import { Quadratic, readConformance } from './quadratic.js';
-import { DEFAULTS } from './settings.js';
-import { type Task, TaskError } from './task.js';
-import type { WireTypeName } from './wire-types.js';
+import { work } from './worker.js';
 
-const FINISHED = 0;
-const FAILED = 1;
-const MISUSED = 2;
-const NOT_SPOKEN = 3;
-const SIGNALS = { SIGINT: 130, SIGTERM: 143 } as const;
+const USAGE = `usage: node dist/src/main.js --task digits.json [options]
 
-/** So many steps in a row without a finite gradient end the training. */
-const MAX_SKIPPED = 100;
-const DIVERGED = `${MAX_SKIPPED} gradients in a row were not finite: the run diverged; start the server with a smaller --eta`;
+Trains handwritten digits through a gemps parameter server until the run is finished.
 
-interface Work {
-  readonly task: Task;
-  readonly deltaWireTypes: readonly WireTypeName[];
-  readonly parameterWireTypes: readonly WireTypeName[];
-}
+  --task FILE             what gemps export-task digits wrote
+  --server HOST:PORT      where gemps serve listens (GEMPS_SERVER; default localhost:50051)
+  --name NAME             this worker's name, its own in the run (GEMPS_WORKER_NAME; default: host and process)
+  --credentials FOLDER    certificates and token, as gemps certs makes them (GEMPS_CLIENT_CREDENTIALS; default: no TLS)
+  --log-interval SECONDS  between two lines about the training; 0: a line for each step (default 5)
 
-async function main(): Promise<number> {
-  let options: Options;
-  let work: Work;
+Exit status: 0 the run is finished, 1 failure, 2 wrong usage or a final refusal, 130 SIGINT, 143 SIGTERM.`;
+
+const { GEMPS_SERVER, GEMPS_WORKER_NAME, GEMPS_CLIENT_CREDENTIALS } = process.env;
+
+/** Does what depends on the caller's flags and files; a mistake in them ends the process, with the fix. */
+function attempt<T>(fix: string, action: () => T): T {
   try {
-    options = readOptions(process.argv.slice(2), process.env);
-    if (options.help) {
-      console.log(USAGE);
-      return FINISHED;
-    }
-    work = readWork(options);
+    return action();
   } catch (error) {
-    if (!(error instanceof UsageError || error instanceof TaskError)) throw error;
-    console.error(error.message);
-    return MISUSED;
-  }
-  const progress = new Progress(options.name, options.logInterval);
-  if (work.deltaWireTypes.length === 0 || work.parameterWireTypes.length === 0) {
-    progress.trouble('none of the wire types that are asked for is spoken here');
-    return NOT_SPOKEN;
-  }
-  const stop = new AbortController();
-  let code: number = FINISHED;
-  for (const signal of ['SIGINT', 'SIGTERM'] as const) {
-    process.once(signal, () => {
-      code = SIGNALS[signal];
-      stop.abort();
-    });
-  }
-  try {
-    await train(options, work, progress, stop.signal);
-    return FINISHED;
-  } catch (error) {
-    if (error instanceof Stopped) {
-      progress.summary(code === SIGNALS.SIGINT ? 'interrupted' : 'terminated');
-      return code;
-    }
-    progress.trouble(error instanceof Error ? error.message : String(error));
-    return FAILED;
+    console.error(`${(error as Error).message}; ${fix}`);
+    process.exit(2);
   }
 }
 
-function readWork(options: Options): Work {
-  const path = options.conformanceFile ?? options.taskFile ?? '';
-  let text: string;
-  try {
-    text = readFileSync(path, 'utf8');
-  } catch (error) {
-    throw new TaskError(
-      `${path} cannot be read (${(error as Error).message}); gemps export-task digits writes such a file`,
-    );
-  }
-  if (options.conformanceFile !== undefined) {
-    const { layout, deltaWireTypes, parameterWireTypes } = readConformance(text, path);
-    return { task: new Quadratic(layout), deltaWireTypes, parameterWireTypes };
-  }
-  // Every server speaks float32.
-  return {
-    task: new Digits(text, path, options.batchSize),
-    deltaWireTypes: [...new Set([options.deltaWireType, 'float32' as const])],
-    parameterWireTypes: [...new Set([options.parameterWireType, 'float32' as const])],
-  };
-}
+const text = (value: string) => ({ type: 'string', default: value }) as const;
+const options = {
+  help: { type: 'boolean' },
+  task: text('digits.json'),
+  server: text(GEMPS_SERVER || 'localhost:50051'),
+  name: text(GEMPS_WORKER_NAME || `typescript-${hostname()}-${process.pid}`),
+  credentials: text(GEMPS_CLIENT_CREDENTIALS || ''),
+  'log-interval': text('5'),
+} as const;
 
-async function train(options: Options, work: Work, progress: Progress, stop: AbortSignal): Promise<void> {
-  const { task } = work;
-  const client = new Client(
-    options.server,
-    {
-      name: options.name,
-      layout: task.layout,
-      deltaWireTypes: work.deltaWireTypes,
-      parameterWireTypes: work.parameterWireTypes,
-      stepsPerEpoch: task.stepsPerEpoch,
-    },
-    (text) => progress.trouble(text),
-    stop,
-    { ...DEFAULTS, patience: options.patience * 1000 },
-  );
-  let reason = 'failed';
-  try {
-    await client.start((seed) => task.firstState(seed));
-    task.begin(client.seed, client.rank);
-    progress.say(client.describe());
-    await steps(client, task, progress, stop);
-    reason = 'finished';
-  } catch (error) {
-    if (stop.aborted) reason = 'interrupted';
-    throw error;
-  } finally {
-    await client.leave(reason);
-  }
-  progress.summary('the run is finished');
-  const scores = task.evaluate(client.state);
-  if (scores !== undefined) {
-    const { accuracy, loss, samples } = scores;
-    progress.say(`accuracy ${accuracy.toFixed(4)}, loss ${loss.toFixed(4)} on ${samples} samples that were held out`);
-  }
+const { help, task, server, name, ...rest } = attempt('see --help', () => parseArgs({ options }).values);
+if (help) {
+  console.log(USAGE);
+} else {
+  const fix = 'gemps export-task digits writes such a file';
+  const digits = attempt(`${task}: ${fix}`, () => new Digits(readFileSync(task, 'utf8')));
+  const client = attempt('see --help', () => connect(server, rest.credentials));
+  process.exitCode = await work(digits, client, name, Number(rest['log-interval']));
 }
-
-/** Until the run is finished. */
-async function steps(client: Client, task: Task, progress: Progress, stop: AbortSignal): Promise<void> {
-  let skipped = 0;
-  while (!client.isFinished) {
-    if (stop.aborted) throw new Stopped();
-    const settings = client.deltaSettings;
-    const delta = deltaOf(task, client.state, settings);
-    if (delta === undefined) {
-      if (++skipped === MAX_SKIPPED) throw new Error(DIVERGED);
-      continue; // other samples may have a gradient
-    }
-    skipped = 0;
-    const { values, buffers, loss, samples } = delta;
-    try {
-      const { isApplied, verdict } = await client.commit(values, buffers, loss, samples);
-      progress.step(loss, settings.eta, isApplied, verdict);
-    } catch (error) {
-      if (error instanceof RunFinished) return;
-      throw error;
-    }
-  }
-}
-
-process.exitCode = await main();

@@ -1,237 +1,181 @@
-/** This worker's membership: how it is gained, kept, lost and regained. Commit, pull and initialize build on it. */
+/**
+ * A worker's session with the server: the calls of worker.proto.
+ *
+ * `begin` is the first half of the one rule for failures: Join, Initialize if the server has no parameters, Pull. After
+ * it `commit` sends one gradient after the other, all on one stream, and takes the parameters that come back. Each
+ * method throws what its call failed with, as gRPC's error or as a Failure. After a failure that is not final call
+ * `begin` again: it drops the stream, learns from Join which sequence was applied last, and pulls. So nothing is ever
+ * repeated, and a delta whose commit failed is given up.
+ *
+ * One method runs at a time, except for `leave`, after which the others fail.
+ */
 
-import { readFileSync } from 'node:fs';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { existsSync, readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
+import { Readable, type Writable } from 'node:stream';
 
-import { ask, type Method } from './calls.js';
-import { LOST_SESSION, Misbehaved, Refusal, SessionLost, Torn } from './errors.js';
-import type { ParameterServerServiceClient } from './generated/gemps/v1/parameter_server.js';
+import { type ClientDuplexStream, Metadata, type ServiceError } from '@grpc/grpc-js';
+
+import { crc32c } from './crc32c.js';
+import { Failure } from './failure.js';
+import { CommitHeader, CommitRequest, type CommitResponse, type Verdict } from './generated/gemps/v1/commit.js';
+import { InitializeRequest, type InitializeResponse, PullRequest } from './generated/gemps/v1/parameters.js';
 import { RunState } from './generated/gemps/v1/run.js';
-import { JoinRequest } from './generated/gemps/v1/session.js';
-import type { HeartbeatRequest, HeartbeatResponse, JoinResponse } from './generated/gemps/v1/session.js';
-import type { Version, WireType } from './generated/gemps/v1/transfer.js';
-import type { Layout } from './layout.js';
-import type { Patience } from './patience.js';
-import { type ModelState, PayloadFormat } from './payload.js';
-import type { Receiver } from './receiver.js';
-import type { ClientSettings } from './settings.js';
-import { Shard } from './shard.js';
-import { type Codec, codecOf, codecOfWire, type WireTypeName } from './wire-types.js';
+import { JoinRequest, JoinResponse, LeaveRequest, type LeaveResponse } from './generated/gemps/v1/session.js';
+import { type Version, WireType } from './generated/gemps/v1/transfer.js';
+import type { WorkerServiceClient } from './generated/gemps/v1/worker.js';
+import type { Model, Step, Task } from './task.js';
+import { chunksOf, type Parts, payloadOf, receive } from './transfer.js';
 
-const LARGEST_CHUNK = 2 << 20;
-const AGENT = 'gemps-typescript/0.1.0';
-
-export interface Identity {
-  readonly name: string;
-  readonly layout: Layout;
-  /** What to offer, best first. */
-  readonly deltaWireTypes: readonly WireTypeName[];
-  readonly parameterWireTypes: readonly WireTypeName[];
-  /** 0: unknown. */
-  readonly stepsPerEpoch: number;
-}
-
-/** What everything that makes calls needs. */
-export interface Context {
-  readonly calls: ParameterServerServiceClient;
-  readonly settings: ClientSettings;
-  readonly patience: Patience;
-  readonly stop: AbortSignal;
-  readonly tell: (text: string) => void;
-}
-
-/** Payloads of a membership: of a delta, and of the parameters that come back. */
-interface Formats {
-  readonly delta: PayloadFormat;
-  readonly parameters: PayloadFormat;
-}
+/** Payloads up to this size go whole, in the message of their header (commit.proto). */
+const WHOLE_BYTES = 64 * 1024;
+const JOIN_DEADLINE = 60_000;
+const LEAVE_DEADLINE = 20_000;
+/** Equal in all containers of a machine, so that the server can number the machine's workers. */
+const BOOT_ID = '/proc/sys/kernel/random/boot_id';
 
 export class Session {
-  /** Parameters that this worker holds and the server knows it to hold; undefined when that is open: pull. */
-  held: Version | undefined;
-  /** The newest values that came, and what Initialize would upload; kept when `held` is lost. */
-  state: ModelState = { parameters: new Float32Array(0), buffers: new Uint8Array(0) };
-  /** The newest sequence that the server is known to have applied. */
-  lastApplied = 0n;
-  /** The learning rate of the next commit, as Join or the last verdict gave it. */
-  eta = 0;
-  runState: RunState = RunState.WAITING;
-  #joined: JoinResponse | undefined;
-  #formats: Formats | undefined;
-  #isMember = false;
+  joined = JoinResponse.create();
+  isFinished = false;
+  /** The newest parameters, and their version; before the first pull those that Initialize would upload. */
+  model: Model;
+  version: Version | undefined;
+  /** Set by leave(): resolves when the session has ended. */
+  left: Promise<void> | undefined;
+  readonly #request: JoinRequest;
+  #lastApplied = 0n;
+  #nextEta = 0;
+  #stream: CommitStream | undefined;
 
-  /**
-   * @param id 16 random bytes: a secret, the same over reconnects and restarts, and at all servers of a model.
-   * @param shard What the server holds; the primary says in Join how many there are.
-   */
   constructor(
-    readonly context: Context,
-    readonly identity: Identity,
-    readonly id: Uint8Array,
-    public shard = new Shard(),
-  ) {}
-
-  /** What the last Join returned. */
-  get joined(): JoinResponse {
-    if (this.#joined === undefined) throw new Error('join() first');
-    return this.#joined;
-  }
-
-  get formats(): Formats {
-    if (this.#formats === undefined) throw new Error('join() first');
-    return this.#formats;
-  }
-
-  /** A transfer is complete: its values are what this worker holds. */
-  install(state: ModelState, { version }: Receiver): void {
-    this.state = state;
-    this.held = version;
-  }
-
-  get isFinished(): boolean {
-    return this.runState === RunState.FINISHED;
-  }
-
-  /** Join, or join again under the same id; waits for a server that is not there yet. Throws Refusal. */
-  async join(): Promise<void> {
-    const { calls } = this.context;
-    const response = await this.#insist(calls.join.bind(calls), this.#joinRequest());
-    this.#isMember = true;
-    const { chunkBytes, incarnation } = response;
-    const delta = chosen(response.deltaWireType, this.identity.deltaWireTypes);
-    const parameters = chosen(response.parameterWireType, this.identity.parameterWireTypes);
-    if (response.settings === undefined) throw new Misbehaved('the server sent no settings of the run');
-    if (chunkBytes > LARGEST_CHUNK || chunkBytes < Math.max(delta.elementBytes, parameters.elementBytes)) {
-      throw new Misbehaved(`the server wants chunks of ${chunkBytes} bytes`);
-    }
-    if (this.#joined?.incarnation !== incarnation) this.held = undefined;
-    this.#joined = response;
-    if (this.shard.index === 0) this.shard = new Shard(0, 1 + response.shards.length);
-    const layout = this.shard.layoutOf(this.identity.layout);
-    this.#formats = { delta: new PayloadFormat(layout, delta), parameters: new PayloadFormat(layout, parameters) };
-    this.lastApplied = response.lastAppliedSequence;
-    this.eta = response.nextEta;
-    this.runState = response.runState;
-  }
-
-  /**
-   * Join again after the server lost the session, was restarted, or counts otherwise than we do. Throws SessionLost if
-   * there are several servers.
-   */
-  async rejoin(why: string): Promise<void> {
-    this.stale(why);
-    this.context.tell(`joining again: ${why}`);
-    await this.context.patience.failed(why);
-    await this.join();
-    this.stale(why);
-  }
-
-  /** What this worker holds is in doubt: pull. Throws SessionLost if that takes several servers. */
-  stale(why: string): void {
-    this.held = undefined;
-    if (this.shard.isPart) throw new SessionLost(why);
-  }
-
-  /** Ask where the session stands, after a torn call; afterwards `lastApplied` is right. Joins again where needed. */
-  async heartbeat(): Promise<void> {
-    let response: HeartbeatResponse;
-    try {
-      response = await this.#insist(this.#heartbeat, { sessionId: this.id, batches: [] });
-    } catch (error) {
-      if (error instanceof Refusal && LOST_SESSION.has(error.reason)) return this.rejoin(error.message);
-      throw error;
-    }
-    if (response.incarnation !== this.joined.incarnation) return this.rejoin('the server was restarted');
-    this.lastApplied = response.lastAppliedSequence;
-    this.runState = response.runState;
-  }
-
-  /** One heartbeat, without insisting: the last applied sequence. Throws Torn when the server cannot be counted on. */
-  async probe(): Promise<bigint> {
-    const { settings, stop } = this.context;
-    const beat = ask(this.#heartbeat, { sessionId: this.id, batches: [] }, settings.progressTimeout, stop);
-    const response = await beat.catch((error: Error) => {
-      throw new Torn(`silence, and no heartbeat either (${error.message})`);
-    });
-    if (response.incarnation !== this.joined.incarnation) throw new Torn('the server was restarted');
-    this.runState = response.runState;
-    return response.lastAppliedSequence;
-  }
-
-  /**
-   * SUPERSEDED means a newer call of our own, or another process that took over our name. Then the heartbeat is
-   * refused, too: throws the refusal. Else waits before the next attempt.
-   */
-  async confirmSuperseded(refusal: Refusal): Promise<void> {
-    try {
-      await this.#insist(this.#heartbeat, { sessionId: this.id, batches: [] });
-    } catch (error) {
-      if (!(error instanceof Refusal)) throw error;
-      this.#isMember = false;
-      throw new Refusal(refusal.reason, `another process joined as ${this.identity.name}: give each worker a name`);
-    }
-    await this.context.patience.failed(refusal.message);
-  }
-
-  /** Say goodbye once; a server that does not hear it finds out by itself. */
-  async leave(reason: string): Promise<void> {
-    if (!this.#isMember) return;
-    this.#isMember = false;
-    const { calls, settings, tell } = this.context;
-    const request = { sessionId: this.id, reason };
-    // Not by the signal that stopped this worker: leaving is what it still has to do.
-    const done = ask(calls.leave.bind(calls), request, settings.leaveTimeout, new AbortController().signal);
-    await done.catch((error: Error) => tell(`left without the server hearing of it (${error.message})`));
-  }
-
-  get #heartbeat(): Method<HeartbeatRequest, HeartbeatResponse> {
-    const { calls } = this.context;
-    return calls.heartbeat.bind(calls);
-  }
-
-  #joinRequest(): JoinRequest {
-    const { name, layout, deltaWireTypes, parameterWireTypes, stepsPerEpoch } = this.identity;
-    return JoinRequest.fromPartial({
-      sessionId: this.id,
+    private readonly client: WorkerServiceClient,
+    name: string,
+    task: Task,
+  ) {
+    this.model = task.first;
+    this.#request = JoinRequest.create({
+      sessionId: randomBytes(16),
       workerName: name,
-      hostId: hostId(),
-      layout: layout.toMessage(),
-      deltaWireTypes: deltaWireTypes.map((one) => codecOf(one).wireType),
-      parameterWireTypes: parameterWireTypes.map((one) => codecOf(one).wireType),
-      agent: AGENT,
-      device: 'cpu',
-      stepsPerEpoch: BigInt(stepsPerEpoch),
+      hostId: existsSync(BOOT_ID) ? readFileSync(BOOT_ID, 'utf8').trim() : hostname(),
+      layout: task.layout,
+      stepsPerEpoch: BigInt(task.stepsPerEpoch),
+      agent: 'gemps-typescript/0.2.0',
     });
   }
 
-  /** Makes a unary call until it is answered; refusals that ask to come back are obeyed, others are thrown. */
-  async #insist<Request, Response>(method: Method<Request, Response>, request: Request): Promise<Response> {
-    const { settings, patience, stop } = this.context;
-    for (;;) {
-      try {
-        return await ask(method, request, settings.progressTimeout, stop);
-      } catch (error) {
-        if (error instanceof Torn) await patience.torn(error);
-        else if (error instanceof Refusal) await patience.asked(error);
-        else throw error;
-      }
+  /** Join, Initialize if needed, Pull. If the run is finished, Join alone. */
+  async begin(): Promise<void> {
+    this.#stream?.call.cancel();
+    this.#stream = undefined;
+    const options = { deadline: Date.now() + JOIN_DEADLINE };
+    this.joined = await answer((done) => this.client.join(this.#request, new Metadata(), options, done));
+    this.#lastApplied = this.joined.lastAppliedSequence;
+    this.#nextEta = this.joined.nextEta;
+    this.isFinished = this.joined.runState === RunState.FINISHED;
+    if (this.isFinished) return;
+    if (!this.joined.hasParameters) await this.#initialize();
+    await this.#take(this.client.pull(PullRequest.create({ sessionId: this.#request.sessionId })));
+  }
+
+  /** Sends a gradient, and takes the parameters that come back with the verdict. After `begin`. */
+  async commit({ gradient, loss, samples }: Step): Promise<Verdict> {
+    this.#stream ??= new CommitStream(this.client.commit());
+    const stream = this.#stream;
+    const payload = payloadOf(gradient);
+    const footer = { crc32c: crc32c(payload) };
+    const header = CommitHeader.create({
+      sessionId: this.#request.sessionId,
+      sequence: this.#lastApplied + 1n,
+      baseVersion: this.version,
+      wireType: WireType.FLOAT32,
+      byteCount: BigInt(payload.length),
+      loss,
+      samples: BigInt(samples),
+      scale: Math.fround(-this.#nextEta), // the server multiplies: the delta is -eta times the gradient
+    });
+    if (payload.length <= WHOLE_BYTES) {
+      await stream.send({ header, chunk: payload, footer });
+    } else {
+      await stream.send({ header });
+      const { proceed } = await stream.receive();
+      if (proceed?.sequence !== header.sequence) throw new Failure('bug', 'the server did not say proceed');
+      for (const chunk of chunksOf(payload, this.joined.chunkBytes)) await stream.send({ chunk });
+      await stream.send({ footer });
     }
+    const first = await stream.receive();
+    const { verdict } = first;
+    if (verdict?.sequence !== header.sequence) throw new Failure('bug', 'the server sent no verdict on this commit');
+    await this.#take(stream.partsFrom(first));
+    this.#lastApplied = verdict.sequence;
+    this.#nextEta = verdict.nextEta;
+    this.isFinished = verdict.runState === RunState.FINISHED;
+    return verdict;
+  }
+
+  /** Ends the session. Never throws: that of a worker that is gone the server ends by itself. */
+  leave(reason: string): Promise<void> {
+    if (this.isFinished) this.#stream?.call.end();
+    else this.#stream?.call.cancel();
+    const request = LeaveRequest.create({ sessionId: this.#request.sessionId, reason });
+    const options = { deadline: Date.now() + LEAVE_DEADLINE };
+    const call = answer<LeaveResponse>((done) => this.client.leave(request, new Metadata(), options, done));
+    this.left = call.catch(() => undefined).then(() => this.client.close());
+    return this.left;
+  }
+
+  /** Whether this upload is accepted or another worker's was first: Pull follows. */
+  async #initialize(): Promise<void> {
+    const { sessionId } = this.#request;
+    const payload = payloadOf(this.model);
+    const chunks = chunksOf(payload, this.joined.chunkBytes);
+    const messages = function* (): Generator<InitializeRequest> {
+      yield InitializeRequest.create({ header: { sessionId, byteCount: BigInt(payload.length) } });
+      for (const chunk of chunks) yield InitializeRequest.create({ chunk });
+      yield InitializeRequest.create({ footer: { crc32c: crc32c(payload) } });
+    };
+    await answer<InitializeResponse>((done) => {
+      Readable.from(messages()).pipe(this.client.initialize(done) as unknown as Writable);
+    });
+  }
+
+  async #take(messages: AsyncIterable<Parts>): Promise<void> {
+    ({ model: this.model, version: this.version } = await receive(messages, this.model, this.joined.layoutDigest));
   }
 }
 
-function chosen(wireType: WireType, offered: readonly WireTypeName[]): Codec {
-  const codec = codecOfWire(wireType);
-  if (codec === undefined || !offered.includes(codec.name)) {
-    throw new Misbehaved(`the server chose wire type ${wireType}, which was not offered`);
+/** The Commit call, one message after the other in both directions. */
+class CommitStream {
+  readonly #messages: AsyncIterator<CommitResponse, void>;
+  readonly #ended: Promise<unknown>;
+
+  constructor(readonly call: ClientDuplexStream<CommitRequest, CommitResponse>) {
+    this.#messages = call[Symbol.asyncIterator]() as AsyncIterator<CommitResponse, void>;
+    this.#ended = new Promise((resolve) => call.once('status', resolve).on('error', resolve));
   }
-  return codec;
+
+  /** Resolves when gRPC has room for the next message, or when the call has ended: receive() then says why. */
+  async send(parts: Partial<CommitRequest>): Promise<void> {
+    const hasRoom = this.call.write(CommitRequest.create(parts));
+    if (!hasRoom) await Promise.race([once(this.call, 'drain'), this.#ended]);
+  }
+
+  async receive(): Promise<CommitResponse> {
+    const { done, value } = await this.#messages.next();
+    if (done) throw new Failure('rejoin', 'the stream of commits ended');
+    return value;
+  }
+
+  /** The reply whose first message is there already. */
+  async *partsFrom(message: CommitResponse): AsyncGenerator<Parts> {
+    for (; ; message = await this.receive()) yield { ...message, header: message.parameters };
+  }
 }
 
-/** Names the machine: containers on one share its devices, and must give the same (session.proto). */
-function hostId(): string {
-  try {
-    return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
-  } catch {
-    return hostname();
-  }
+/** The answer of a call that has one, or the error that it failed with. */
+function answer<T>(start: (done: (error: ServiceError | null, response: T) => void) => unknown): Promise<T> {
+  return new Promise((resolve, reject) => {
+    start((error, response) => (error === null ? resolve(response) : reject(error)));
+  });
 }
