@@ -198,10 +198,11 @@ async def test_sequence_before_the_last_applied_is_refused(serving: Serving) -> 
 
 
 async def test_repeat_that_does_not_tell_its_checksum_is_refused(serving: Serving) -> None:
-    """Without payload_crc32c a repeat cannot be told from a mistake (commit.proto)."""
+    """Without payload_crc32c it is a new commit, whose sequence is not the next one (commit.proto)."""
     worker = await training_worker(serving, LARGE)
     commit = worker.prepare(worker.delta(1), sequence=2)
-    await serving.refuses(worker, commit, "MALFORMED", "SEQUENCE_REUSED")
+    refusal = await serving.refuses(worker, commit, "SEQUENCE_GAP")
+    assert refusal.metadata["last_applied"] == "2"
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------

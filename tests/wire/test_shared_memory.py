@@ -181,7 +181,7 @@ async def test_other_content_under_an_applied_sequence_is_refused(serve: Serve, 
     commit = shared.prepare(worker.delta(2))
     await shared.exchange(commit)
     async with serving.unchanged(worker):
-        await refused(shared.exchange(commit), "MALFORMED")  # a repeat says what it repeats
+        await refused(shared.exchange(commit), "SEQUENCE_GAP")  # a repeat says what it repeats
 
 
 async def test_a_word_sum_that_does_not_fit_is_refused(serve: Serve, path: Path) -> None:

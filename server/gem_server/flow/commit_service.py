@@ -175,9 +175,11 @@ class CommitService:
                 metadata={"last_applied": str(entry.last_applied)},
             )
         if header.checksum is None:
+            # No bug of the caller: a commit that it gave up may have come late, behind its Join and Pull.
             raise RefusedError(
-                Reason.MALFORMED,
-                f"sequence {header.sequence} was applied already; the header of a repeat must carry payload_crc32c",
+                Reason.SEQUENCE_GAP,
+                f"sequence {header.sequence} was applied already: Join, Pull, and use {entry.last_applied + 1} next (a "
+                "repeat has payload_crc32c in its header)",
                 metadata={"last_applied": str(entry.last_applied)},
             )
         if Content(int(header.wire_type), header.byte_count, header.checksum) != entry.content:
