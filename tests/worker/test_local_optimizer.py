@@ -332,9 +332,9 @@ def test_a_restarted_server_with_settings_that_need_gradients_is_refused(tmp_pat
         ps = connect(server, model, SGD(model.parameters(), lr=1.0))
         ps.join()
         trained(ps, model)
-    with ServerThread(rule="gem", direction="rms", bind=bind):
+    with ServerThread(rule="dc-asgd", bind=bind):
         assert not trained(ps, model).applied
-        with pytest.raises(UnsupportedOptimizerError, match="--direction rms"):
+        with pytest.raises(UnsupportedOptimizerError, match="--rule dc-asgd"):
             trained(ps, model)
         ps.close()
 
