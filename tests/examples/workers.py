@@ -124,10 +124,6 @@ def lines_of(*files: Path) -> int:
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
 
 
-# Of the kit's scenarios: the examples have neither of these wire types.
-COARSE = {f"{what}-{name}-block" for what in ("delta", "parameter") for name in ("int4", "sparse")}
-
-
 def conformance(worker: Sequence[str], *arguments: str) -> dict[str, str]:
     """The kit's outcome by scenario; those that did not pass tell why."""
     done = subprocess.run(

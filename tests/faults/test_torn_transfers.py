@@ -120,7 +120,8 @@ def damaged(message: Any, draw: random.Random) -> Any:
 def wrong_at(messages: list[Any], place: int, draw: random.Random) -> Iterator[tuple[str, Wrong]]:
     """What can be wrong with the message at this place; 0 is the header, the last the footer."""
     head, this, tail = messages[:place], messages[place], messages[place + 1 :]
-    order = ("OUT_OF_ORDER", "BAD_CHUNK", "SIZE_MISMATCH")
+    # Chunks have no numbers: in another order they are other bytes, which may also be no numbers.
+    order = ("OUT_OF_ORDER", "BAD_CHUNK", "SIZE_MISMATCH", "CHECKSUM", "BAD_VALUE")
     yield "half-closed", Wrong(head, ("OUT_OF_ORDER",))
     yield "cancelled", Wrong(head, ())
     yield "cut short", Wrong([*head, this.SerializeToString()[:-1], *tail], ("MALFORMED",))
