@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from gem_simulator import SimulationSettings, simulate
 
-from benchmarks.default_study.plan import DEFAULTS, METHODS, TEXT, TRANSLATED, stage
+from benchmarks.default_study.plan import DEFAULTS, METHODS, SECOND_DEFAULTS, TEXT, TRANSLATED, stage
 from benchmarks.default_study.tables import (
     Results,
     default_rows,
@@ -50,9 +50,10 @@ def print_tables(results: Results) -> None:
         for method, (worst, mean) in worst_ratios(results, case, methods, runs).items():
             print(f"{method}: worst ratio {worst:.3f}, geometric mean {mean:.3f}")
         print()
-    columns = ("model", "n", "gradients", *(f"{name}, eta {rate:g}" for name, rate in DEFAULTS))
-    runs = [run for name in ("default", "digits", "many") for run in stage(name, 0)]
-    print(f"{markdown(columns, default_rows(results, DEFAULTS, runs))}\n")
+    for methods, stages in ((DEFAULTS, ("default", "digits", "many")), (SECOND_DEFAULTS, ("second default",))):
+        columns = ("model", "n", "gradients", *(f"{name}, eta {rate:g}" for name, rate in methods))
+        runs = [run for name in stages for run in stage(name, 0)]
+        print(f"{markdown(columns, default_rows(results, methods, runs))}\n")
     columns = ("model", "optimizer", "n", "alone, S", "alone, n S", "loss", "gain")
     print(markdown(columns, own_rows(results, stage("own", 0))))
 

@@ -167,9 +167,12 @@ TRANSLATED = (
     (TEXT, "AdamW alone", _OF_ADAMW, ("adamw",)),
     (MLP, "Adam alone", _OF_ADAM, ("adam", "high rates of adam")),
     (CNN, "Adam alone", _OF_ADAM, ("adam",)),
+    (TEXT, "AdamW alone", _AHEAD_OF_ADAMW, ("second adamw",)),
+    (TEXT_107, "AdamW alone", _AHEAD_OF_ADAMW, ("second adamw",)),
 )
 # What is compared as the default, with its eta.
 DEFAULTS = (("auto", 0.002), (_AHEAD_OF_ALL, 0.004), ("gem", 0.05), ("gem", 0.2))
+SECOND_DEFAULTS = (("auto", 0.002), (_AHEAD_OF_ALL, 0.002), ("gem", 0.05), ("gem", 0.2))
 
 
 def stage(name: str, seed: int) -> Iterator[Run]:

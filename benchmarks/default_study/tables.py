@@ -118,7 +118,7 @@ def _described(found: Found | None, ratio: float) -> str:
     if found is None or not found.figures:
         return "-" if found is None else "failed"
     figures = found.figures
-    accuracy = f", {figures['accuracy']:.1%}" if "digits" in found.run.case else ""
+    accuracy = "" if found.run.case.startswith("text") else f", {figures['accuracy']:.1%}"
     return f"{found.loss:.3f} ({figures['averaged_loss']:.3f}){accuracy}, {ratio:.3f}"
 
 
