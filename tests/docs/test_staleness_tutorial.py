@@ -55,9 +55,13 @@ def test_losses_of_an_optimizer_are_those_of_their_page() -> None:
         lines = page.read_text(encoding="utf-8").splitlines()
         return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
 
-    figures = {tuple(row[1:4]): row[4] for row in found(TUTORIALS.parent / "default.md") if row[0] == "0.002"}
+    rows = dropwhile(lambda row: "AdamW: ahead" not in row[-2], found(TUTORIALS.parent / "default.md"))
+    figures: dict[tuple[str, ...], str] = {}
+    for row in rows:
+        if row[0] == "0.002":
+            figures.setdefault(tuple(row[1:4]), row[4].partition("), ")[0].partition(", ")[0])
     columns, *shown = dropwhile(lambda row: row[0] != "n", found(STALENESS))
     assert columns == ["n", "alone, S", "alone, n S", "gemps (gain)"]
     assert len(shown) == 5
     for *case, loss in shown:
-        assert figures[tuple(case)] == f"{loss}, 1.000"
+        assert figures[tuple(case)] == loss.removesuffix(")")
