@@ -28,7 +28,10 @@ LONGEST_PAUSE_SECONDS = 0.05
 
 
 class SupervisedShards:
-    """A supervisor's loop: every shard that fails is started again, with --resume. {shard} in a setting: its number."""
+    """A supervisor's loop: every shard that fails is started again, with --resume. {shard} in a setting: its number.
+
+    With a count of 1 it is a server that holds the whole model.
+    """
 
     def __init__(self, count: int, folder: Path, *settings: str) -> None:
         self.count = count
@@ -83,7 +86,8 @@ class SupervisedShards:
         place = ["--bind", self.address] if index == 0 else ["--bind", "127.0.0.1:0", "--primary", self.address]
         command = [
             *(sys.executable, "-m", "gem_cli", "serve", "--rule", "downpour", "--set=limits.threads=1", "--resume"),
-            *("--shard", f"{index}/{self.count}", "--data-dir", str(self.data_dir(index)), *place),
+            *(("--shard", f"{index}/{self.count}") if self.count > 1 else ()),
+            *("--data-dir", str(self.data_dir(index)), *place),
             *(setting.format(shard=index) for setting in self._settings),
         ]
         with (self._folder / f"shard-{index}.log").open("ab") as log:

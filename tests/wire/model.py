@@ -90,9 +90,12 @@ class Model:
         return layout_pb2.Layout(tensors=[tensor.to_proto() for tensor in self.tensors])
 
     @cached_property
+    def canonical_text(self) -> str:
+        return "gemps-layout-1\n" + "".join(tensor.canonical_line() for tensor in self.tensors)
+
+    @cached_property
     def digest(self) -> bytes:
-        text = "gemps-layout-1\n" + "".join(tensor.canonical_line() for tensor in self.tensors)
-        return hashlib.sha256(text.encode()).digest()
+        return hashlib.sha256(self.canonical_text.encode()).digest()
 
     def with_tensor(self, index: int, **changes: object) -> "Model":
         tensors = list(self.tensors)
@@ -163,6 +166,36 @@ class Model:
         parameters = (generator.standard_normal(self.parameter_count) * scale).astype(np.float32)
         rest = b"".join(_random_bytes(tensor, generator) for tensor in self.of_kind("buffer"))
         return Values(parameters, rest)
+
+
+@dataclass(frozen=True)
+class ShardModel(Model):
+    """What one shard holds of a model (shards.proto): its range of the PARAMETERs, and the last one the BUFFERs."""
+
+    whole: Model = field(default_factory=Model)
+    index: int = 0
+    count: int = 1
+
+    @classmethod
+    def of(cls, whole: Model, index: int, count: int) -> "ShardModel":
+        buffers = whole.of_kind("buffer") if index == count - 1 else []
+        first, last = (shard_cut(whole, number, count) for number in (index, index + 1))
+        return cls([Tensor("range", (last - first,)), *buffers], whole, index, count)
+
+    @cached_property
+    def canonical_text(self) -> str:
+        return self.whole.canonical_text + f"shard {self.index}/{self.count}\n"
+
+    def part(self, values: Values) -> Values:
+        """What this shard holds of the whole model's values."""
+        first, last = (shard_cut(self.whole, number, self.count) for number in (self.index, self.index + 1))
+        return Values(values.parameters[first:last], values.rest if self.index == self.count - 1 else b"")
+
+
+def shard_cut(whole: Model, index: int, count: int) -> int:
+    """The first element of a shard; behind the last shard, the number of elements."""
+    elements = whole.parameter_count
+    return elements if index == count else elements * index // count // BLOCK * BLOCK
 
 
 def _random_bytes(tensor: Tensor, generator: np.random.Generator) -> bytes:
