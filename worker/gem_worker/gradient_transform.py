@@ -190,6 +190,9 @@ class GradientTransform:
     def direct(self, state: TransformState, now: Sequence[GroupNow] = ()) -> None:
         """Replace gradients by directions; all NaN, `state` unchanged, if their norm is not finite.
 
+        Gradients that are all 0 stay so, whatever momentum there is: no backward pass may have reached the model, and
+        what warns of that sees the delta alone (gradient_watch.py).
+
         `now`: for each of the plan's groups; empty: as direction `auto` has it.
         """
         now = now or self._usual
@@ -197,11 +200,14 @@ class GradientTransform:
             self._decay(now)
             self._multiply(now)
             return
-        is_finite: Tensor | None = _norm(self._flat).isfinite()
+        norm = _norm(self._flat)
+        is_finite: Tensor | None = norm.isfinite()
         if self._flat.device.type == "cpu":
             if not is_finite:
                 for group in self._flat.groups:
                     group.gradients.fill_(math.nan)
+                return
+            if self._mean_pieces and not norm:
                 return
             is_finite = None
         factor = None if is_finite is None else torch.where(is_finite, 1.0, math.nan)
@@ -214,6 +220,9 @@ class GradientTransform:
             gradient.copy_(direction if factor is None else direction.mul_(factor))
         self._scale(state, is_finite, factor)
         self._multiply(now)
+        if self._mean_pieces and is_finite is not None:
+            for group in self._flat.groups:
+                group.gradients.mul_(norm != 0)
 
     def _look_ahead(self, state: TransformState, now: Sequence[GroupNow], is_finite: Tensor | None) -> None:
         """Replace gradients by their momentum. Those that are not finite stay so."""
