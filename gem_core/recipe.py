@@ -40,9 +40,8 @@ class RecipeKind(StrEnum):
 _KINDS_IN_WORDS: Mapping[RecipeKind, str] = {
     RecipeKind.GRADIENT: "gradients",
     RecipeKind.RMS: "RMS-scaled gradients",
-    RecipeKind.SPECTRAL: "orthogonalised, RMS-scaled gradients",
+    RecipeKind.SPECTRAL: "orthogonalised, RMS-scaled momentum",
 }
-_MOMENTUM_IN_WORDS = "orthogonalised, RMS-scaled momentum"
 _RATES_IN_WORDS = {1.0: "its rate", 1 / 3: "a third of its rate"}
 
 
@@ -100,11 +99,8 @@ class Recipe:
 
     @property
     def has_momentum(self) -> bool:
-        """Whether workers take the momentum of their gradients before the direction: groups have a beta1.
-
-        A spectral recipe that has none, of a run that was begun before workers could, leaves the momentum to the rule.
-        """
-        return self.kind is RecipeKind.SPECTRAL and any("beta1" in group for group in self.groups)
+        """Whether workers take the momentum of their gradients, by each group's beta1, before they orthogonalise."""
+        return self.kind is RecipeKind.SPECTRAL
 
     def rule_settings(self) -> Mapping[str, float]:
         """The settings of rule `gem` in a run with this recipe; those not named have their defaults."""
@@ -119,8 +115,7 @@ class Recipe:
         factor, momentum = first.get("factor", 1.0), first.get("momentum", 0.0)
         if self.kind is RecipeKind.GRADIENT and momentum != 1:
             factor = of_gradients(factor, momentum, first.get("dampening", 0.0))
-        words = _MOMENTUM_IN_WORDS if self.has_momentum else _KINDS_IN_WORDS[self.kind]
-        return f"{words} at {_RATES_IN_WORDS.get(factor, f'{factor:.3g} times its rate')}"
+        return f"{_KINDS_IN_WORDS[self.kind]} at {_RATES_IN_WORDS.get(factor, f'{factor:.3g} times its rate')}"
 
     def difference(self, other: Recipe) -> str:
         """The first difference of `other`, a worker's recipe, from this one, the run's; empty if they are equal.

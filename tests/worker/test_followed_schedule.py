@@ -200,32 +200,6 @@ def test_a_schedule_that_is_restored_within_an_epoch_stands_where_the_runs_epoch
     assert found == [1, 2, 3, 4, 4, 5]
 
 
-@pytest.mark.parametrize("kind", SCHEDULES)
-def test_a_short_first_epoch_in_a_run_that_has_begun_does_not_take_the_schedule_past_the_run(kind: str) -> None:
-    """The script was stopped within an epoch, and restores its place in the data, but not its schedule."""
-    run = Run(1)
-    run.commits = 200
-    worker = Worker(run, SCHEDULES[kind])
-    found = []
-    for steps in (2, 20, 20):
-        for _ in range(steps):
-            worker.step()
-        worker.scheduler.step()
-        found.append(worker.rate)
-    alone = rates_alone(SCHEDULES[kind])
-    assert found[1:] == [alone[11], alone[12]]
-    assert worker.optimizer.param_groups[0]["momentum"] == momentum_alone(SCHEDULES[kind], 12)
-
-
-def momentum_alone(create: Any, steps: int) -> float:
-    optimizer = an_optimizer()
-    scheduler = create(optimizer)
-    for _ in range(steps):
-        optimizer.step()
-        scheduler.step()
-    return float(optimizer.param_groups[0]["momentum"])
-
-
 @pytest.mark.parametrize("calls", [1, 2], ids=["once a step", "twice a step"])
 def test_a_worker_that_joins_late_stands_where_the_run_is_however_often_it_calls(calls: int) -> None:
     run = Run(1)

@@ -461,22 +461,6 @@ def test_a_schedule_that_a_script_restored_goes_on_from_there_on_an_empty_server
     assert (scheduler.last_epoch, scheduler.get_last_lr()) == (53, [0.01 / 54])
 
 
-def test_a_worker_that_joins_late_with_a_short_first_epoch_stands_where_the_run_is() -> None:
-    rates = []
-    with serve() as server:
-        for epochs in ((4,) * 10, (1, 4, 4)):
-            model = make("perceptron")
-            optimizer = adamw(model)
-            scheduler = LambdaLR(optimizer, lambda step: 1 / (1 + step))
-            with connect(server, model, optimizer, scheduler=scheduler) as ps:
-                for steps in epochs:
-                    train(ps, steps)
-                    scheduler.step()
-                    rates.append(scheduler.last_epoch)
-                assert ps.progress == sum(epochs) + 40 * (len(epochs) == 3)
-    assert rates == [*range(1, 11), 41, 11, 12]
-
-
 @pytest.mark.parametrize("wire", ["bfloat16", "int4", "sparse"])
 def test_every_wire_type_carries_translated_deltas(wire: Any) -> None:
     model = make("perceptron")

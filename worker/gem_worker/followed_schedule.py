@@ -5,14 +5,11 @@ workers), not the steps of one of them: a slow worker's schedule would lag behin
 the script still calls `scheduler.step()` as often as it did, and the scheduler moves as far as the run has.
 """
 
-import copy
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, SupportsIndex
 
-import torch
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, OneCycleLR, ReduceLROnPlateau, SequentialLR
 
@@ -20,9 +17,6 @@ from gem_worker.errors import UnsupportedOptimizerError
 
 Schedulers = LRScheduler | Sequence[LRScheduler]
 _log = logging.getLogger(__name__)
-
-# What PyTorch's schedulers set in a parameter group; OneCycleLR and CyclicLR move the momentum, too.
-_SCHEDULED = ("lr", "momentum", "betas")
 
 
 class Position(NamedTuple):
@@ -35,35 +29,6 @@ class Position(NamedTuple):
 
     progress: float
     commits: float
-
-
-class _Saved:
-    """One of PyTorch's own schedulers at the start of its schedule, with what schedulers set in parameter groups."""
-
-    def __init__(self, scheduler: LRScheduler) -> None:
-        self._attributes = [(one, dict(vars(one))) for one in _parts(scheduler)]
-        self._groups = [
-            (group, {name: copy.deepcopy(group[name]) for name in _SCHEDULED if name in group})
-            for group in scheduler.optimizer.param_groups
-        ]
-
-    @classmethod
-    def of(cls, scheduler: LRScheduler) -> "_Saved | None":
-        """None for classes of others, whose steps may change more than attributes and groups."""
-        is_torchs = all(type(one).__module__ == LRScheduler.__module__ for one in _parts(scheduler))
-        return cls(scheduler) if is_torchs else None
-
-    @torch.no_grad()
-    def restore(self) -> None:
-        """Bring scheduler and groups back."""
-        for scheduler, attributes in self._attributes:
-            vars(scheduler).update(attributes)
-        for group, saved in self._groups:
-            for name, value in saved.items():
-                if isinstance(group[name], Tensor):
-                    group[name].copy_(value)
-                else:
-                    group[name] = value
 
 
 @dataclass(slots=True)
@@ -94,8 +59,7 @@ class FollowedSchedule:
     After k calls of the script since this worker's first step, in c commits of this worker, it stands at
     round(progress k / c) steps, counted from the start of its schedule. So it does not matter whether the script calls
     it at each step, at each epoch or twice a step, and the scheduler of a worker that was restarted catches up at its
-    first call. But for the case below, it never goes back. Its class is replaced, not its attributes, which are its
-    `state_dict`.
+    first call. It never goes back. Its class is replaced, not its attributes, which are its `state_dict`.
 
     Calls before the worker's first step do not tell how many calls a commit has. In a new run they move the schedule
     ahead, as they would alone; in a run that has begun they wait for the first step. A schedule that the script has
@@ -107,7 +71,7 @@ class FollowedSchedule:
     - a schedule that the script has restored moves as it would alone. If it then stands more than a step ahead of the
       run, the run was begun with a restored schedule, too, and the lead remains;
     - another one goes where the first call says that the run is. That is too far if the first epoch was shorter than
-      the others; the second call then takes it back, if it is one of PyTorch's own schedulers.
+      the others, and the schedule then waits for the run.
     """
 
     def __init__(self, scheduler: LRScheduler, position: Callable[[], Position]) -> None:
@@ -118,7 +82,6 @@ class FollowedSchedule:
         self._calls = self._ahead = 0
         self._uncounted = 0  # steps that the scheduler itself does not count
         self._first: _FirstCall | None = None
-        self._before_first: _Saved | None = None
         self._limit = _last_step(scheduler)
         self._class = type(scheduler)
 
@@ -163,11 +126,6 @@ class FollowedSchedule:
         elif not progress:
             self._ahead += 1
         target = int(min(self._target(progress, commits, stands), self._limit))
-        if self._before_first is not None and self._first is not None and commits > self._first.commits:
-            if target < stands:
-                stands = self._uncounted = 0
-                self._before_first.restore()
-            self._before_first = None
         for _ in range(target - stands):
             before = _steps_of(self._scheduler)
             self._class.step(self._scheduler)
@@ -182,7 +140,6 @@ class FollowedSchedule:
         first = self._first
         if first is None:
             first = self._first = _FirstCall(progress, commits, 0, stands)
-            self._before_first = None if stands else _Saved.of(self._scheduler)
         if commits == first.commits:
             first.calls += 1
             return first.expected if first.stands else round(progress * first.calls / commits)
@@ -262,9 +219,3 @@ def _last_step(scheduler: LRScheduler) -> float:
     if isinstance(scheduler, SequentialLR):
         return scheduler._milestones[-1] + _last_step(nested[-1]) if nested else float("inf")
     return min(map(_last_step, nested), default=float("inf"))
-
-
-def _parts(scheduler: LRScheduler) -> list[LRScheduler]:
-    """The scheduler, and those of which it consists."""
-    nested: Sequence[LRScheduler] = getattr(scheduler, "_schedulers", ())
-    return [scheduler, *(part for one in nested for part in _parts(one))]

@@ -19,7 +19,7 @@ class RunSettingsMessages:
         self._settings = settings
         self._choice = choice
         self._run = run
-        self.for_workers = run_pb2.RunSettings()
+        self.for_workers = self._for_people = run_pb2.RunSettings()
         self._make()
         choice.on_change.append(self._make)
 
@@ -28,18 +28,16 @@ class RunSettingsMessages:
         """What the run does with commits, in one line for people."""
         return self._choice.describe()
 
+    @property
     def for_people(self) -> run_pb2.RunSettings:
-        """The status': its recipe lacks the groups of the PARAMETERs, and eta is 0 where the server decides none."""
-        found, recipe = run_pb2.RunSettings(), self._choice.recipe
-        found.CopyFrom(self.for_workers)
-        if recipe is not None:
-            found.recipe.CopyFrom(messages.recipe_to(recipe, with_parameters=False))
-        if not self._choice.has_eta:
-            found.eta = 0
-        return found
+        """The status'; its recipe lacks the groups of the PARAMETERs, and eta is 0 where the server decides none."""
+        self._for_people.eta = self.for_workers.eta if self._choice.has_eta else 0.0
+        return self._for_people
 
     def _make(self) -> None:
         recipe = self._choice.recipe
         self.for_workers = messages.run_settings_to(self._settings, self._choice, self._run.schedule)
+        self._for_people = messages.run_settings_to(self._settings, self._choice, self._run.schedule)
         if recipe is not None:
+            self._for_people.recipe.CopyFrom(messages.recipe_to(recipe, with_parameters=False))
             self.for_workers.recipe.CopyFrom(messages.recipe_to(recipe))

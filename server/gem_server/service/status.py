@@ -155,7 +155,7 @@ class Status:
             server_version=__version__,
             version=messages.version_to(seen.central.version),
             run_state=messages.RUN_STATES[seen.run.state],
-            settings=seen.run_settings.for_people(),
+            settings=seen.run_settings.for_people,
             rule=seen.run_settings.rule,
             run_seconds=seen.run_seconds(),
             uptime_seconds=seen.uptime(),
