@@ -60,15 +60,15 @@ def test_a_payload_has_the_selected_buffers_without_gaps_and_its_own_borders(
     assert [one.name for one in payload.buffers] == [layout.buffers[index].name for index in indices]
     rest = b"".join(whole.rest[start:stop] for start, stop in payload.rest_ranges())
     assert len(rest) == payload.rest_bytes == sum(layout.buffers[index].byte_count for index in indices)
-    chunks = [(offset, bytes(data)) for offset, data in Splitter(payload, whole.parameters, rest, 600)]
-    sent = b"".join(data for _, data in chunks)
+    chunks = [bytes(data) for data in Splitter(payload, whole.parameters, rest, 600)]
+    sent = b"".join(chunks)
     assert sent == whole.bytes[: payload.parameter_bytes] + rest
     parameters, arrived = np.zeros(layout.parameter_count, np.float32), bytearray(payload.rest_bytes)
     decoding = DecodingAssembler(payload, parameters, memoryview(arrived))
     raw = RawAssembler(payload, memoryview(bytearray(payload.byte_count)))
-    for offset, data in chunks:
-        decoding.add(offset, data)
-        raw.add(offset, data)
+    for data in chunks:
+        decoding.add(memoryview(data))
+        raw.add(memoryview(data))
     assert (bytes(arrived), raw.crc32c) == (rest, decoding.crc32c)
     assert payload.is_border(payload.byte_count)
 

@@ -69,7 +69,7 @@ def test_what_is_scaled_on_its_way_is_the_same_delta(kind: str) -> None:
     payload = PayloadFormat(flat.layout, WireType.FLOAT32, transfer.buffers)
     for chunk_bytes in (1000, MAX_CHUNK_BYTES):
         source = ScaledSplitter(payload, chunk_bytes).load(transfer.delta, staged.scale)
-        sent = b"".join(bytes(piece) for _, piece in source)
+        sent = b"".join(bytes(piece) for piece in source)
         assert sent[: payload.parameter_bytes] == delta.tobytes()
 
 
