@@ -17,10 +17,9 @@ class CommandError(Exception):
 
 def refused(error: Exception) -> CommandError:
     """Convert a client library error."""
-    from gem_worker.client import AddressError, CredentialsError, ServerRefusedError  # slow, but loaded already
+    from gem_worker.client import ClientError  # slow, but loaded already
 
-    is_final = isinstance(error, ServerRefusedError) and error.is_final
-    return CommandError(str(error), USAGE if is_final or isinstance(error, AddressError | CredentialsError) else FAILED)
+    return CommandError(str(error), USAGE if isinstance(error, ClientError) and error.is_final else FAILED)
 
 
 def last_lines(log: Path, count: int = 12, *, start: int = 0) -> list[str]:

@@ -171,14 +171,14 @@ def test_a_run_with_what_was_made(made: Path, tmp_path: Path) -> None:
         assert without.returncode == 1
         assert "if it uses TLS, give --credentials" in without.stderr
         observer = gemps(*work, f"--credentials={made / 'observer'}")
-        assert observer.returncode == 1
+        assert observer.returncode == 2
         assert "role observer does not allow Join" in observer.stderr
         worker = gemps(*work, env={"GEMPS_CLIENT_CREDENTIALS": str(made / "worker")})
         assert worker.returncode == 0, worker.stderr
         status = gemps_here("status", address, "--json", "--credentials", str(made / "observer"))
         assert json.loads(status.stdout)["commits"] == 30
         evaluate = ("evaluate", "--server", address, "--task=digits", "--report")
-        assert gemps_here(*evaluate, "--credentials", str(made / "worker")).returncode == 1
+        assert gemps_here(*evaluate, "--credentials", str(made / "worker")).returncode == 2
         done = gemps_here(*evaluate, "--credentials", str(made / "observer"), "--json")
         assert json.loads(done.stdout)["accuracy"] > 0.1, done.stderr
     text = log.read_text()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gem_worker.client import AddressError, ClientError, ClientSettings, CredentialsError, Membership
+from gem_worker.client import ClientError, ClientSettings, Membership
 from gem_worker.client.engine import default_worker_name
 from gem_worker.devices import describe_device, device_for
 from gem_worker.errors import DivergedError, TaskError, UnsupportedModelError
@@ -29,7 +29,7 @@ def work(settings: WorkerSettings, client_settings: ClientSettings | None = None
         _train(settings, client_settings, name, progress)
     except (ClientError, DivergedError, TaskError, UnsupportedModelError) as error:
         print(f"gemps work: {error}", file=sys.stderr, flush=True)
-        return MISUSED if isinstance(error, AddressError | CredentialsError) else FAILED
+        return MISUSED if isinstance(error, ClientError) and error.is_final else FAILED
     except KeyboardInterrupt:
         progress.summary("interrupted")
         return INTERRUPTED

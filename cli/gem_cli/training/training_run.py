@@ -17,7 +17,7 @@ from gem_server.waiting_notice import PREPARING_KERNELS
 from gem_worker.client.operating_system import KILL
 
 from gem_cli import status_view
-from gem_cli.errors import CommandError
+from gem_cli.errors import USAGE, CommandError
 from gem_cli.sinks.sinks import Sinks
 from gem_cli.status_view import Status
 from gem_cli.training.children import Child, terminate, wait
@@ -406,7 +406,7 @@ class TrainingRun:
     def _is_lost(self, worker: Child) -> bool:
         """Whether it is worth starting again; see `worker_processes`."""
         code = worker.exit_code
-        if not code or status_view.has_finished(self._outcome.last_status or {}, worker.name):
+        if not code or code == USAGE or status_view.has_finished(self._outcome.last_status or {}, worker.name):
             return False
         heard = self._heard_workers()
         has_own_name = not heard <= {one.name for one in self._workers.children}  # then its name in the run is unknown

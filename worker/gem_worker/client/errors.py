@@ -11,7 +11,12 @@ class RunFinishedError(Exception):
 
 
 class ClientError(Exception):
-    """Base class of the client's errors."""
+    """Base class of the client's errors.
+
+    `is_final`: neither waiting nor starting this worker again helps. Its process exits with status 2 then.
+    """
+
+    is_final = False
 
 
 class MisuseError(ClientError, RuntimeError):
@@ -21,9 +26,13 @@ class MisuseError(ClientError, RuntimeError):
 class AddressError(ClientError, ValueError):
     """Invalid server address."""
 
+    is_final = True
+
 
 class CredentialsError(ClientError, ValueError):
     """Unusable certificates or token."""
+
+    is_final = True
 
 
 class UntrustedServerError(ClientError):
@@ -69,11 +78,7 @@ class ServerRefusedError(ClientError):
         self.message = message
         self.retry_after = retry_after
         self.metadata = metadata
-
-    @property
-    def is_final(self) -> bool:
-        """Whether neither waiting nor starting this worker again helps (errors.proto)."""
-        return self.metadata.get("final") == "true"
+        self.is_final = metadata.get("final") == "true"
 
 
 class SupersededError(ServerRefusedError):
