@@ -380,7 +380,7 @@ def _say_what_was_sent(play: Play, what: str, *, is_sent: bool, damaged: bool) -
     elif damaged:
         play.trouble = Trouble(f"sent a {what} whose footer does not match its bytes")
     elif play.digest != play.join_digest:
-        expected = "the end of the process, with a status other than 0 and 3"
+        expected = "the end of the process, with a status other than 0, 2 and 3"
         play.trouble = Trouble(f"sent a {what} with another layout's digest", expected, Place.TRANSFER)
 
 

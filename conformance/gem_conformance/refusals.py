@@ -24,6 +24,7 @@ _CODES = {
     "SIZE_MISMATCH": _INVALID,
     "BAD_VALUE": _INVALID,
     "CHECKSUM": grpc.StatusCode.DATA_LOSS,
+    "INTERNAL": grpc.StatusCode.INTERNAL,
     "NOT_OFFERED": grpc.StatusCode.UNIMPLEMENTED,
     "CREDENTIALS": grpc.StatusCode.UNAUTHENTICATED,
 }

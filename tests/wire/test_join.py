@@ -116,10 +116,10 @@ async def test_join_tells_whether_there_are_parameters(serving: Serving) -> None
 
 
 async def test_ranks_count_up_and_host_ranks_count_by_host(serving: Serving) -> None:
-    hosts = ["a", "b", "a", "a", "b"]
+    hosts = ["a", "b", "", "a", "a", "b", ""]  # workers without a host_id count as those of one machine
     answers = [await serving.worker(host_id=host).join() for host in hosts]
-    assert [answer.rank for answer in answers] == [0, 1, 2, 3, 4]
-    assert [answer.host_rank for answer in answers] == [0, 0, 1, 2, 1]
+    assert [answer.rank for answer in answers] == [0, 1, 2, 3, 4, 5, 6]
+    assert [answer.host_rank for answer in answers] == [0, 0, 0, 1, 2, 1, 1]
 
 
 @pytest.mark.parametrize(("bind", "address"), [("127.0.0.1:0", r"127\.0\.0\.1"), ("[::1]:0", r"\[::1\]")])

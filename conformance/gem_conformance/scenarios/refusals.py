@@ -34,6 +34,8 @@ SCENARIOS = (
         do.refuse_uninitialised(), do.initialise(again=True), *END),
     _refused("no-retry", "refused without RetryInfo: a bug, stop",
         do.refuse("SIZE_MISMATCH"), do.must_stop("the refusal says that it is the worker's own fault")),
+    _refused("server-bug", "refused with the reason INTERNAL, which is no broken stream: stop",
+        do.refuse("INTERNAL"), do.must_stop("it is a bug of the server")),
     _refused("newer-session", "another process has this worker's name: exit with 2",
         do.refuse("NEWER_SESSION"), do.must_stop("that is final")),
     _refused("unknown-wait", "an unknown reason with RetryInfo: wait", do.refuse("NEW", retry_after=0.5), *END),

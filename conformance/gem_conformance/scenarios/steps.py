@@ -607,8 +607,8 @@ def _not_ended(play: Play, *, leaving: bool) -> FaultError:
 def judge_end(play: Play, status: int | None, why: str) -> None:
     """Raise a FaultError unless the status is that of an error; None: the process was started by hand."""
     is_final = play.forbidden is not None and play.forbidden.name is FaultName.IGNORED_FINAL
-    if status is not None and (status in (0, NOT_SPOKEN) or (is_final and status != FINAL)):
+    if status is not None and (status != FINAL if is_final else status in (0, FINAL, NOT_SPOKEN)):
         expected = (
-            f"exit status {FINAL} after a final refusal" if is_final else f"an exit status other than 0 and 3: {why}"
+            f"exit status {FINAL} after a final refusal" if is_final else f"an exit status other than 0, 2 and 3: {why}"
         )
         raise FaultError(FaultName.WRONG_EXIT, expected, f"{status}", Place.ERRORS)

@@ -146,7 +146,7 @@ class Worker:
 
     def wait_after(self, error):
         """Seconds until the one rule: Join, Initialize if needed, Pull, a new delta. Ends where that does not help."""
-        reason, delay, final = details(error)
+        code, reason, delay, final = details(error)
         self.damaged += reason == "CHECKSUM"
         if final:
             stop(FINAL, error)
@@ -157,23 +157,25 @@ class Worker:
             stop(BUG, error)
         if delay is not None:
             return delay * random.uniform(1, 1.2)  # noqa: S311 - no secret
-        if reason not in (*RULE_REASONS, *TRANSPORT_CODES):
+        if reason not in RULE_REASONS and (reason or code not in TRANSPORT_CODES):
             stop(BUG, error)
         self.pause = min(2 * self.pause, 4)
         return self.pause / 2 * random.uniform(0.5, 1)  # noqa: S311 - no secret
 
 
 def details(error):
-    """The reason (without ErrorInfo gRPC's code), the delay of RetryInfo or None, and whether the refusal is final."""
-    reason, delay, final = "UNAVAILABLE" if isinstance(error, TornError) else error.code().name, None, False
-    for key, value in () if isinstance(error, TornError) else error.trailing_metadata() or ():
+    """The code of gRPC, the reason (empty: no ErrorInfo), the delay of RetryInfo or None, and whether it is final."""
+    if isinstance(error, TornError):
+        return "UNAVAILABLE", "", None, False
+    reason, delay, final = "", None, False
+    for key, value in error.trailing_metadata() or ():
         for detail in Status.FromString(value).details if key == "grpc-status-details-bin" else ():
             info, retry = ErrorInfo(), RetryInfo()
-            if detail.Unpack(info):
+            if detail.Unpack(info) and info.domain == "gemps":
                 reason, final = info.reason, info.metadata.get("final") == "true"
             elif detail.Unpack(retry):
                 delay = retry.retry_delay.ToNanoseconds() / 1e9
-    return reason, delay, final
+    return error.code().name, reason, delay, final
 
 
 def next_of(stream):
