@@ -1,4 +1,4 @@
-"""Conformance kit for workers in any language."""
+"""The conformance kit, which plays scenarios against a worker in any language and names the rules that it breaks."""
 
 from gem_conformance.faults import FaultError, FaultName, Place
 from gem_conformance.limits import Limits

@@ -1,20 +1,24 @@
-"""What a correct server answers: to each call that no step awaits, and the messages of every transfer."""
+"""What a correct server answers: to each call that no step of a scenario awaits, and in every transfer of parameters.
+
+Steps use the same functions, and pass how to disturb an answer: break it after some chunks, or damage its bytes. Each
+function records in the `Play` what the candidate was sent, because that decides what it must do next.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from gemps.v1 import commit_pb2, lane_pb2, parameters_pb2, session_pb2, status_pb2, transfer_pb2
 
+from gem_conformance.conversation import NotSupportedError, answer, call_of, parse
 from gem_conformance.faults import FaultError, FaultName, Place
+from gem_conformance.grpc_server import Call, Event, EventKind, Refusal
 from gem_conformance.judge_commit import Commit, buffers_after, judge_header, values_of
 from gem_conformance.judge_join import joined_session
 from gem_conformance.judge_pull import Pull, judge_pull
-from gem_conformance.refusals import TORN, Forbidden, Trouble, refusal, refused
+from gem_conformance.refusals import BROKEN, Disturbance, Forbidden, disturbance_of, refusal_of
 from gem_conformance.state import Snapshot, decoded
-from gem_conformance.talk import NotSpokenError, answer, call_of, parse
-from gem_conformance.wire import Call, Event, Kind, Refusal
 from gem_core.checksum import crc32c
 from gem_core.wire_types import BLOCKS, WireType, encode
 
@@ -22,18 +26,23 @@ if TYPE_CHECKING:
     from gem_conformance.lane import LaneCall
     from gem_conformance.play import Play
 
-__all__ = ["answer_join", "answer_leave", "apply", "check_session", "commit_reply", "forbid_after", "is_early"]
-__all__ += ["judged_header", "judged_pull", "send_pull", "serve"]
+__all__ = ["Delivery", "answer_join", "answer_leave", "apply", "check_session", "is_early"]
+__all__ += ["judged_header", "judged_pull", "refuse", "send_commit_reply", "send_pull", "serve"]
 
 _WORKER_CALLS = frozenset({"Join", "Initialize", "Pull", "Commit", "Heartbeat"})
 
 
 def serve(play: Play, event: Event) -> None:
-    """Answer a call as a correct server does. Raises FaultError for one that a worker must not make here."""
+    """Answer an event of a call as a correct server does.
+
+    Raises:
+        FaultError: a worker must not make this call at this point, or the message breaks a rule.
+        NotSupportedError: the candidate does not announce the optional feature that the scenario is about.
+    """
     call = call_of(event)
-    if event.kind is Kind.HALF_CLOSED and call.method == "Commit":
+    if event.kind is EventKind.HALF_CLOSED and call.method == "Commit":
         call.end()
-    if event.kind is not Kind.MESSAGE:
+    if event.kind is not EventKind.MESSAGE:
         return
     match call.method:
         case "Join":
@@ -51,25 +60,22 @@ def serve(play: Play, event: Event) -> None:
         case "GetStatus":
             answer(call, status_pb2.GetStatusResponse(status=status_pb2.RunStatus(run_state=play.central.run_state)))
         case "Commit":
-            # The commit's own fault takes precedence.
+            # A fault in the header itself takes precedence over the fault of committing at this point.
             commit = judged_header(play, event)
             if commit is not None and play.central.is_finished:
-                said = refusal("RUN_FINISHED")
-                play.trouble = refused(commit.upload.what, said)
-                forbid_after(play, said)
-                play.refuse(call, said)
+                refuse(play, call, commit.upload.label, refusal_of("RUN_FINISHED"))
             elif commit is not None:
                 expected = "one commit at a time, each after the other's reply"
                 raise FaultError(FaultName.OUT_OF_ORDER, expected, "another one", Place.COMMIT)
         case "WatchStatus" | "GetHistory":
-            play.refuse(call, refusal("NOT_OFFERED"))
+            play.refuse(call, refusal_of("NOT_OFFERED"))
         case method:
             expected = "Join, Pull, Commit, Heartbeat or Leave"
             raise FaultError(FaultName.UNEXPECTED_CALL, expected, method, Place.RULE)
 
 
 def answer_join(play: Play, event: Event) -> None:
-    """Judge and answer a Join, or refuse it if the run needs a feature that is missing."""
+    """Judge and answer a Join. It is refused with FEATURE if the candidate lacks a feature that the run needs."""
     request = play.group.judge_join(play.shard, parse(event, session_pb2.JoinRequest))
     missing = [one for one in play.scenario.needs if one not in request.features]
     if missing:
@@ -84,40 +90,44 @@ def answer_join(play: Play, event: Event) -> None:
         play.central.eta,
     )
     if any(one not in session.features for one in play.scenario.uses if one != "lane"):
-        raise NotSpokenError
+        raise NotSupportedError
     play.known_session = session
     session.is_known = True
-    session.early = None
+    session.early_proceed = None
     _close_open_commit(play)
-    session.tell_eta(play.central.eta)
+    session.record_eta(play.central.eta)
     answer(call_of(event), _join_response(play))
     if play.central.is_finished:
-        _said_finished(play, "Join's answer")
+        _note_finished(play, "Join's answer")
 
 
 def _refuse_feature(play: Play, call: Call, missing: list[str]) -> None:
-    said = refusal("FEATURE", missing=", ".join(missing))
-    play.trouble = refused("Join", said)
-    forbid_after(play, said)
-    play.refuse(call, said)
+    refuse(play, call, "Join", refusal_of("FEATURE", missing=", ".join(missing)))
     play.may_stop = True
     if play.process is None:
-        raise NotSpokenError
+        raise NotSupportedError
 
 
-def forbid_after(play: Play, said: Refusal) -> None:
-    """Note which calls are a fault after a refusal."""
-    trouble = play.trouble
-    if trouble is None:
-        return
-    if said.is_final:
+def refuse(play: Play, call: Call, what: str, refusal: Refusal) -> None:
+    """Refuse a call, record this as the disturbance, and record which calls are a fault from now on.
+
+    Args:
+        play: the server.
+        call: the call.
+        what: a name of the call or commit for messages, such as "Join" or "commit 3".
+        refusal: how to end it; also the status of a broken connection.
+    """
+    play.disturbance = disturbance = disturbance_of(what, refusal)
+    if refusal.is_final:
         expected = "the end of the process with status 2, after a final refusal"
         play.forbidden = Forbidden(_WORKER_CALLS, FaultName.IGNORED_FINAL, expected, Place.ERRORS)
-    elif said.reason == "RUN_FINISHED":
-        play.forbidden = Forbidden(frozenset({"Commit"}), FaultName.IGNORED_FINISHED, trouble.expected, Place.ERRORS)
-    elif said.retry_after is None and trouble.place is Place.ERRORS:
+    elif refusal.reason == "RUN_FINISHED":
+        name = FaultName.IGNORED_FINISHED
+        play.forbidden = Forbidden(frozenset({"Commit"}), name, disturbance.expected, Place.ERRORS)
+    elif refusal.retry_after is None and disturbance.place is Place.ERRORS:
         name = FaultName.RETRIED_WITHOUT_RETRY_INFO
-        play.forbidden = Forbidden(frozenset({"Commit", "Join"}), name, trouble.expected, Place.ERRORS)
+        play.forbidden = Forbidden(frozenset({"Commit", "Join"}), name, disturbance.expected, Place.ERRORS)
+    play.refuse(call, refusal)
 
 
 def _join_response(play: Play) -> session_pb2.JoinResponse:
@@ -136,21 +146,21 @@ def _join_response(play: Play) -> session_pb2.JoinResponse:
         last_applied_sequence=session.last_applied,
         has_parameters=central.theta is not None,
         layout_digest=play.join_digest,
-        next_eta=play.said_eta,
+        next_eta=play.eta_to_announce,
         session_timeout_seconds=120.0,
         server_version="gemps conformance",
         shards=play.shards,
         lane_port=play.lane.port if play.lane is not None else 0,
-        port=play.talk.wire.port,
+        port=play.conversation.server.port,
     )
 
 
 def _close_open_commit(play: Play) -> None:
-    """End the session's open commit, as Join and Pull do: one whose footer has come is applied first."""
-    late, play.late = play.late, None
+    """End the session's open commit, as Join and Pull do. A commit whose footer has come is applied first."""
+    late, play.late_commit = play.late_commit, None
     if late is not None:
         apply(play, late)
-    play.session.open = None
+    play.session.open_attempt = None
 
 
 def _answer_heartbeat(play: Play, event: Event) -> None:
@@ -163,13 +173,13 @@ def _answer_heartbeat(play: Play, event: Event) -> None:
                 incarnation=central.incarnation,
                 run_state=central.run_state,
                 last_applied_sequence=play.session.last_applied,
-                next_eta=play.said_eta,
+                next_eta=play.eta_to_announce,
             ),
         )
 
 
 def answer_leave(play: Play, event: Event) -> None:
-    """Judge and answer a Leave."""
+    """Judge and answer a Leave, and record its reason. Raises FaultError at a secondary shard, which must get none."""
     request = parse(event, session_pb2.LeaveRequest)
     check_session(play, request.session_id)
     if play.shard.is_secondary:
@@ -181,7 +191,7 @@ def answer_leave(play: Play, event: Event) -> None:
 
 def _answer_early_leave(play: Play, event: Event) -> None:
     if play.known_session is None and play.may_stop:  # refused before it had a session
-        play.refuse(call_of(event), refusal("UNKNOWN_SESSION"))
+        play.refuse(call_of(event), refusal_of("UNKNOWN_SESSION"))
         return
     answer_leave(play, event)
     if not (play.may_stop or play.is_interrupted or (play.scenario.is_optional and not play.session.last_applied)):
@@ -190,7 +200,7 @@ def _answer_early_leave(play: Play, event: Event) -> None:
 
 
 def check_session(play: Play, session_id: bytes) -> None:
-    """Raise a FaultError unless the id is that of Join."""
+    """Raise a FaultError unless `session_id` is the one with which the candidate joined."""
     if play.known_session is None or session_id != play.known_session.session_id:
         expected = "the session id of Join in every call"
         raise FaultError(FaultName.WRONG_SESSION, expected, "another one", Place.SESSION)
@@ -199,7 +209,7 @@ def check_session(play: Play, session_id: bytes) -> None:
 def _is_known(play: Play, call: Call, session_id: bytes) -> bool:
     check_session(play, session_id)
     if not play.session.is_known:
-        play.refuse(call, refusal(play.lost_reason))
+        play.refuse(call, refusal_of(play.lost_reason))
     return play.session.is_known
 
 
@@ -219,95 +229,112 @@ def _answer_hello(play: Play, event: Event) -> None:
 
 
 def judged_pull(play: Play, event: Event) -> Pull | None:
-    """Judge a Pull. None: it was answered already. Raises FaultError."""
+    """Judge a Pull, and return it to be answered by `send_pull`.
+
+    Returns None if it was answered already: refused, or with NotModified. Raises FaultError if it breaks a rule.
+    """
     call, request = call_of(event), parse(event, parameters_pb2.PullRequest)
     if not _is_known(play, call, request.session_id):
         return None
     _close_open_commit(play)
-    play.session.early = None
+    play.session.early_proceed = None
     group, is_secondary = play.group, play.shard.is_secondary
     if not is_secondary:
-        group.settle()
-    outcome = judge_pull(call, request, play.session, play.central, play.sent, group.pulled if is_secondary else None)
+        group.close_delta()
+    clock = group.pulled_clock if is_secondary else None
+    outcome = judge_pull(call, request, play.session, play.central, play.sent_bytes, clock)
     if isinstance(outcome, Refusal):
         play.refuse(call, outcome)
     elif isinstance(outcome, Pull):
         if not is_secondary:
-            group.pulled = outcome.snapshot.version.clock
+            group.pulled_clock = outcome.snapshot.version.clock
         return outcome
     else:
         answer(call, parameters_pb2.PullResponse(not_modified=outcome))
     return None
 
 
-def send_pull(
-    play: Play, pull: Pull, *, tear_after: int | None = None, torn: Refusal | None = TORN, damaged: bool = False
-) -> None:
-    """Answer a pull.
+class Delivery(TypedDict, total=False):
+    """How parameters are sent; whole and undamaged if nothing is given.
 
-    `tear_after`: end it with `torn` behind so many chunks. `damaged`: flip a bit of the payload.
+    Attributes:
+        break_after: the number of chunks after which the call ends early.
+        ending: the status of a call that ends early; None for OK. By default that of a broken connection.
+        damaged: whether to flip a bit of the payload, so that the footer does not match.
+        pause: a time in seconds after each chunk.
     """
+
+    break_after: int
+    ending: Refusal | None
+    damaged: bool
+    pause: float
+
+
+def send_pull(play: Play, pull: Pull, **delivery: Unpack[Delivery]) -> None:
+    """Answer a pull with parameters."""
+    damaged = delivery.get("damaged", False)
     wire_type = play.session.parameter_wire_type.of_whole
     parts = _transfer(play, pull.snapshot, wire_type, pull.offset, damaged=damaged)
-    messages = [_as_pull(one) for one in _packed(play, parts, tear_after)]
-    is_sent = _send(play, pull.call, messages, pull.offset, tear_after, torn)
-    pull.snapshot.was_sent(whole=is_sent, damaged=damaged)
+    messages = [_as_pull(one) for one in _packed(play, parts, **delivery)]
+    is_sent = _send(play, pull.call, messages, pull.offset, **delivery)
+    pull.snapshot.record_transfer(whole=is_sent, damaged=damaged)
     if is_sent:
         pull.call.end()
         if not play.shard.is_secondary:
-            play.group.settle()
-    _say_what_was_sent(play, "pull", is_sent=is_sent, damaged=damaged)
+            play.group.close_delta()
+    _note_disturbed_transfer(play, "pull", is_sent=is_sent, damaged=damaged)
 
 
-def commit_reply(
-    play: Play, *, tear_after: int | None = None, torn: Refusal | None = TORN, damaged: bool = False, pause: float = 0.0
-) -> None:
-    """Send verdict and parameters of the commit at which the scenario is; as `send_pull`. `pause`: after each chunk."""
-    session, commit = play.session, play.commit
-    if session.stored is None or session.snapshot is None:
+def send_commit_reply(play: Play, **delivery: Unpack[Delivery]) -> None:
+    """Send the verdict and the parameters that answer the scenario's current commit, which was applied."""
+    session, commit, damaged = play.session, play.commit, delivery.get("damaged", False)
+    if session.verdict is None or session.snapshot is None:
         raise AssertionError("nothing was applied")
     verdict = commit_pb2.Verdict()
-    verdict.CopyFrom(session.stored)
+    verdict.CopyFrom(session.verdict)
     verdict.duplicate, verdict.run_state = commit.is_repeat, play.central.run_state
-    verdict.next_eta = play.said_eta
+    verdict.next_eta = play.eta_to_announce
     wire_type, snapshot = session.parameter_wire_type, session.snapshot
     base = commit.base if wire_type in BLOCKS else None
     parts = _transfer(play, snapshot, wire_type if base else wire_type.of_whole, 0, damaged=damaged, base=base)
     parts.insert(0, commit_pb2.CommitResponse(verdict=verdict))
-    messages = _packed(play, parts, tear_after)
+    messages = _packed(play, parts, **delivery)
     if "early-proceed" in play.scenario.uses and commit.header.byte_count > 65_536:
         messages[-1].proceed.sequence = commit.header.sequence + 1
-        session.early = (commit.call, commit.header.sequence + 1)
-    is_sent = _send(play, commit.call, messages, 0, tear_after, torn, pause)
+        session.early_proceed = (commit.call, commit.header.sequence + 1)
+    is_sent = _send(play, commit.call, messages, 0, **delivery)
     if base is not None:
-        play.sent = 0  # a difference cannot be continued by a pull
-    snapshot.was_sent(whole=is_sent, damaged=damaged)
-    session.tell_eta(play.central.eta)
-    session.open = play.trouble = None
+        play.sent_bytes = 0  # a pull cannot resume a difference
+    snapshot.record_transfer(whole=is_sent, damaged=damaged)
+    session.record_eta(play.central.eta)
+    session.open_attempt = play.disturbance = None
     if play.central.is_finished:
-        _said_finished(play, f"the verdict of commit {commit.header.sequence}")
-    _say_what_was_sent(play, f"reply to commit {commit.header.sequence}", is_sent=is_sent, damaged=damaged)
+        _note_finished(play, f"the verdict of commit {commit.header.sequence}")
+    _note_disturbed_transfer(play, f"reply to commit {commit.header.sequence}", is_sent=is_sent, damaged=damaged)
 
 
-def _said_finished(play: Play, where: str) -> None:
-    """Note that the candidate was told that the run is finished: no further commit may come."""
+def _note_finished(play: Play, where: str) -> None:
+    """Record that the candidate was told in `where` that the run is finished, so that no further commit may come."""
     expected = "Leave, and the end of the process with status 0"
-    play.trouble = Trouble(f"said in {where} that the run is finished", expected, Place.RUN)
+    play.disturbance = Disturbance(f"announced in {where} that the run is finished", expected, Place.RUN)
     play.forbidden = Forbidden(frozenset({"Commit", "Initialize"}), FaultName.IGNORED_FINISHED, expected, Place.RUN)
 
 
 def _transfer(
     play: Play, snapshot: Snapshot, wire_type: WireType, offset: int, *, damaged: bool, base: Snapshot | None = None
 ) -> list[commit_pb2.CommitResponse]:
-    """Return header, chunks and footer. `base`: PARAMETERs are a difference to these."""
+    """Return the messages of a transfer, with one part each: the header, the chunks from `offset` on, and the footer.
+
+    If `base` is given, the PARAMETERs are sent as a difference to it, encoded in `wire_type`.
+    """
     play.transfers += 1
-    snapshot.of_difference = None
+    snapshot.after_difference = None
     if base is None:
         parameters = bytes(encode(wire_type, snapshot.theta))
     else:
-        held = base.seen(play.session.parameter_wire_type)
+        held = base.as_decoded(play.session.parameter_wire_type)
         parameters = bytes(encode(wire_type, snapshot.theta - held))
-        snapshot.of_difference = held + decoded(wire_type, parameters, held.size)
+        snapshot.after_difference = held + decoded(wire_type, parameters, held.size)
     payload = bytearray(parameters + snapshot.buffers)
     header = transfer_pb2.ParametersHeader(
         version=snapshot.version,
@@ -318,7 +345,7 @@ def _transfer(
     )
     footer = transfer_pb2.Footer(crc32c=crc32c(bytes(payload)))
     if damaged:
-        payload[len(payload) // 2] ^= 1  # the lowest bit of a byte keeps the value legal
+        payload[len(payload) // 2] ^= 1  # a change of the lowest bit of a byte keeps the value finite
     size = play.scenario.chunk_bytes
     chunks = [bytes(payload[start : start + size]) for start in range(offset, len(payload), size)]
     return [
@@ -329,10 +356,13 @@ def _transfer(
 
 
 def _packed(
-    play: Play, parts: list[commit_pb2.CommitResponse], tear_after: int | None
+    play: Play, parts: list[commit_pb2.CommitResponse], **delivery: Unpack[Delivery]
 ) -> list[commit_pb2.CommitResponse]:
-    """Return messages that have one part each, and in every second transfer as many as one message may have."""
-    if play.transfers % 2 or tear_after is not None:
+    """Return the messages of a transfer. In every second one they have as many parts as a message may have.
+
+    A worker must accept both. A transfer that is to be broken keeps one part in each message.
+    """
+    if play.transfers % 2 or "break_after" in delivery:
         return parts
     messages = [parts[0]]
     for part in parts[1:]:
@@ -348,21 +378,19 @@ def _send(
     call: Call,
     messages: list[commit_pb2.CommitResponse] | list[parameters_pb2.PullResponse],
     offset: int,
-    tear_after: int | None,
-    torn: Refusal | None,
-    pause: float = 0.0,
+    **delivery: Unpack[Delivery],
 ) -> bool:
-    """Send messages; return whether all were sent."""
-    chunks, play.sent = 0, offset
+    """Send the messages of a transfer, and count the bytes in `play.sent_bytes`. Returns whether all were sent."""
+    chunks, play.sent_bytes = 0, offset
     for message in messages:
-        if chunks == tear_after and (message.chunk or message.HasField("footer")):
-            call.end(torn)
+        if chunks == delivery.get("break_after") and (message.chunk or message.HasField("footer")):
+            call.end(delivery.get("ending", BROKEN))
             return False
         call.send(message.SerializeToString())
         if message.chunk:
             chunks += 1
-            play.sent += len(message.chunk)
-            time.sleep(pause)
+            play.sent_bytes += len(message.chunk)
+            time.sleep(delivery.get("pause", 0.0))
     return True
 
 
@@ -374,21 +402,25 @@ def _as_pull(message: commit_pb2.CommitResponse) -> parameters_pb2.PullResponse:
     )
 
 
-def _say_what_was_sent(play: Play, what: str, *, is_sent: bool, damaged: bool) -> None:
+def _note_disturbed_transfer(play: Play, what: str, *, is_sent: bool, damaged: bool) -> None:
     if not is_sent:
-        play.trouble = Trouble(f"torn the {what} behind {play.sent} bytes of its parameters")
+        play.disturbance = Disturbance(f"broken the {what} after {play.sent_bytes} bytes of its parameters")
     elif damaged:
-        play.trouble = Trouble(f"sent a {what} whose footer does not match its bytes")
+        play.disturbance = Disturbance(f"sent a {what} whose footer does not match its bytes")
     elif play.digest != play.join_digest:
         expected = "the end of the process, with a status other than 0, 2 and 3"
-        play.trouble = Trouble(f"sent a {what} with another layout's digest", expected, Place.TRANSFER)
+        play.disturbance = Disturbance(f"sent a {what} with another layout's digest", expected, Place.TRANSFER)
 
 
 # --- commits
 
 
 def judged_header(play: Play, event: Event) -> Commit | None:
-    """Judge a commit's header. None: it was refused. Raises FaultError."""
+    """Judge the message that begins a commit, and return the commit; None if it was refused, as its session is lost.
+
+    Raises:
+        FaultError: the message has no header, or the header breaks a rule.
+    """
     call, message = call_of(event), parse(event, commit_pb2.CommitRequest)
     if not message.HasField("header"):
         raise FaultError(FaultName.OUT_OF_ORDER, "a commit's header first", "a message without it", Place.COMMIT)
@@ -398,7 +430,7 @@ def judged_header(play: Play, event: Event) -> Commit | None:
         expected = "no training on parameters whose header has another digest than Join"
         came = f"a commit of sequence {message.header.sequence}"
         raise FaultError(FaultName.WRONG_DIGEST, expected, came, Place.TRANSFER)
-    late, play.late = play.late, None
+    late, play.late_commit = play.late_commit, None
     if late is not None:
         apply(play, late)
     commit = judge_header(call, message, play.session, play.payload, play.central.settings)
@@ -407,24 +439,28 @@ def judged_header(play: Play, event: Event) -> Commit | None:
 
 
 def is_early(play: Play, commit: Commit) -> bool:
-    """Whether the commit's proceed came with the reply before."""
-    return play.session.early == (commit.call, commit.header.sequence)
+    """Return whether the proceed of this commit was sent already, with the reply to the one before."""
+    return play.session.early_proceed == (commit.call, commit.header.sequence)
 
 
-def apply(play: Play, commit: Commit, *, others_behind: bool = False) -> None:
-    """Apply a complete commit once all shards hold their pieces; others commit before it, or also behind it."""
-    play.meet()
+def apply(play: Play, commit: Commit, *, others_after: bool = False) -> None:
+    """Apply a complete commit, once all shards have their pieces of it.
+
+    Others commit before it, which makes its staleness greater than 0. With `others_after` they also commit after it, so
+    that the parameters in its reply are newer than its verdict.
+    """
+    play.wait_for_other_servers()
     if not play.shard.is_secondary:
-        play.group.settle()
+        play.group.close_delta()
     session, central = play.session, play.central
     staleness = central.others_commit()
     central.apply(values_of(commit), buffers_after(commit, central.buffers))
-    session.last_applied, session.crc32c = commit.header.sequence, commit.upload.crc32c
-    session.base, session.refused = commit.base.version if commit.base else None, None
-    session.stored = commit_pb2.Verdict(
+    session.last_applied, session.applied_crc32c = commit.header.sequence, commit.upload.crc32c
+    session.applied_base, session.refused_payload = commit.base.version if commit.base else None, None
+    session.verdict = commit_pb2.Verdict(
         sequence=commit.header.sequence, version=central.newest_version, staleness=staleness
     )
-    session.stored.statistics.mean_pi = 1.0
-    if others_behind:
+    session.verdict.statistics.mean_pi = 1.0
+    if others_after:
         central.others_commit()
-    session.hold(central.snapshot())
+    session.record_snapshot(central.snapshot())

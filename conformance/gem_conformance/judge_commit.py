@@ -1,4 +1,8 @@
-"""Judges commits: the header when it comes, the values when the payload is complete."""
+"""Judges commits: the header as soon as it comes, the values once the payload is complete.
+
+The functions take the candidate's session and the message, and know nothing of the scenario. They raise a FaultError
+for what the contract forbids, and record in the session only the residual of lossy deltas.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,10 @@ from gemps.v1.transfer_pb2 import Version
 from numpy.typing import NDArray
 
 from gem_conformance.faults import FaultError, FaultName, Place
+from gem_conformance.grpc_server import Call
 from gem_conformance.judge_values import Expected, Mistake, Upload, judge_values, name_of
-from gem_conformance.state import LeftOut, Session, Snapshot, decoded, text_of
+from gem_conformance.state import Residual, Session, Snapshot, decoded, describe
 from gem_conformance.task import delta
-from gem_conformance.wire import Call
 from gem_core.checksum import crc32c
 from gem_core.errors import SelectionError
 from gem_core.payload import PayloadFormat
@@ -26,28 +30,33 @@ __all__ = ["Commit", "buffers_after", "judge_checksum", "judge_header", "judge_p
 
 @dataclass(slots=True)
 class Commit:
-    """A commit whose header was judged.
+    """A commit whose header was judged, and whose payload is coming in.
 
-    `base`: the parameters that its delta is of; None: a repeat of what was applied. `identical_to`: bytes with which
-    the payload must begin, because they were sent before.
+    Attributes:
+        call: the Commit stream.
+        header: its header.
+        first_message: the message that has the header, and in a small commit also the payload.
+        upload: the payload that is coming in.
+        base: the parameters from which the delta must have been computed; None for a repeat of an applied commit.
+        identical_to: the bytes with which the payload must begin, because they were sent before under this sequence.
     """
 
     call: Call
     header: commit_pb2.CommitHeader
-    first: commit_pb2.CommitRequest
+    first_message: commit_pb2.CommitRequest
     upload: Upload
     base: Snapshot | None
     identical_to: bytes = b""
 
     @property
     def is_repeat(self) -> bool:
-        """Whether it was applied already."""
+        """Whether this commit was applied before, so that it must only be answered."""
         return self.base is None
 
     @property
-    def is_alone(self) -> bool:
-        """Whether the header came without payload."""
-        return not self.first.chunk and not self.first.HasField("footer")
+    def is_header_alone(self) -> bool:
+        """Whether the first message has the header only, so that the payload must wait for the server's proceed."""
+        return not self.first_message.chunk and not self.first_message.HasField("footer")
 
 
 def judge_header(
@@ -57,30 +66,41 @@ def judge_header(
     payload: PayloadFormat,
     settings: run_pb2.RunSettings,
 ) -> Commit:
-    """Judge a header of a known session. Raises FaultError."""
+    """Judge the header of a commit and return the commit.
+
+    Args:
+        call: the Commit stream.
+        message: the message with the header.
+        session: the candidate's session, which the server must know.
+        payload: the format of a payload with all BUFFERs.
+        settings: the settings of the run.
+
+    Raises:
+        FaultError: the header breaks a rule.
+    """
     header = message.header
     payload = _selecting(payload, header)
     base = header.base_version
-    is_repeat = session.stored is not None and header.sequence == session.last_applied and base == session.base
+    is_repeat = session.verdict is not None and (header.sequence, base) == (session.last_applied, session.applied_base)
     if not is_repeat:
         _judge_sequence(session, header.sequence, base)
     _judge_fields(header, session, payload, settings)
     upload = Upload(payload, f"commit {header.sequence}")
     if is_repeat:
-        _judge_repeat(header, session.crc32c)
+        _judge_repeat(header, session.applied_crc32c)
         return Commit(call, header, message, upload, None)
     commit = Commit(call, header, message, upload, _judge_base(session, base))
-    earlier = session.open
+    earlier = session.open_attempt
     if earlier is not None and earlier.base == base:
         commit.identical_to = earlier.payload
         if earlier.is_whole:
             _judge_repeat(header, crc32c(earlier.payload))
-    _record_left_out(session, commit)
+    _record_residual(session, commit)
     return commit
 
 
 def receive_whole(commit: Commit) -> None:
-    """Take a small payload from its header's message. Raises FaultError."""
+    """Take the payload that came in the same message as its header. Raises FaultError if it is too large for that."""
     if commit.header.byte_count > WHOLE_PAYLOAD_BYTES:
         raise FaultError(
             FaultName.DATA_BEFORE_PROCEED,
@@ -88,26 +108,26 @@ def receive_whole(commit: Commit) -> None:
             "a header with a chunk or footer",
             Place.COMMIT,
         )
-    first = commit.first
+    first = commit.first_message
     commit.upload.receive(first.chunk, first.footer if first.HasField("footer") else None)
 
 
 def judge_payload(commit: Commit, session: Session, settings: run_pb2.RunSettings) -> None:
-    """Judge the complete payload of a new commit. Raises FaultError."""
+    """Judge the complete payload of a commit that was not applied before. Raises FaultError if it is wrong."""
     judge_checksum(commit)
     if commit.base is None:
         raise AssertionError("a repeat has no new payload")
-    data, payload, what = bytes(commit.upload.received), commit.upload.payload, commit.upload.what
+    data, payload, what = bytes(commit.upload.received), commit.upload.payload, commit.upload.label
     _judge_identity(commit, data, what)
-    if data == session.refused:
+    if data == session.refused_payload:
         expected = f"{what}: another delta than the one that was refused for its values"
         raise FaultError(FaultName.REPEATED_DELTA, expected, "the same bytes again", Place.ERRORS)
-    theta, eta = commit.base.seen(session.parameter_wire_type), session.told_eta
+    theta, eta = commit.base.as_decoded(session.parameter_wire_type), session.announced_eta
     rest = b"".join(commit.base.buffers[start:stop] for start, stop in payload.rest_ranges())
     if settings.local_steps > 1:
         _judge_local_steps(commit, theta, eta, settings)
         return
-    right = delta(theta, eta) if session.left_out is None else session.left_out.due
+    right = delta(theta, eta) if session.residual is None else session.residual.due
     scaled = _Scaled(commit.header, theta, eta)
     mistakes = [
         Mistake(one.name, one.right, one.wrong, one.place, scaled.sent(one.parameters))
@@ -117,7 +137,7 @@ def judge_payload(commit: Commit, session: Session, settings: run_pb2.RunSetting
 
 
 def values_of(commit: Commit) -> NDArray[np.float32]:
-    """Return the delta of a complete payload: its PARAMETERs, times `scale`."""
+    """Return the delta of a complete payload: its PARAMETERs times the header's `scale` (float32, one-dimensional)."""
     payload = commit.upload.payload
     data = bytes(commit.upload.received)[: payload.parameter_bytes]
     values = decoded(payload.wire_type, data, payload.layout.parameter_count)
@@ -125,7 +145,7 @@ def values_of(commit: Commit) -> NDArray[np.float32]:
 
 
 def buffers_after(commit: Commit, buffers: bytes) -> bytes:
-    """Return all BUFFERs after a commit, which replaces those that it brings."""
+    """Return the bytes of all BUFFERs after a commit, which replaces those that its payload contains in `buffers`."""
     payload = commit.upload.payload
     after = bytearray(buffers)
     sent = bytes(commit.upload.received)[payload.parameter_bytes :]
@@ -135,7 +155,7 @@ def buffers_after(commit: Commit, buffers: bytes) -> bytes:
 
 
 def judge_checksum(commit: Commit) -> None:
-    """Check payload_crc32c, if the header has it. Raises FaultError."""
+    """Compare the header's payload_crc32c, if it is set, with the payload. Raises FaultError if they differ."""
     header, crc = commit.header, commit.upload.crc32c
     if header.HasField("payload_crc32c") and header.payload_crc32c != crc:
         raise FaultError(
@@ -147,7 +167,7 @@ def judge_checksum(commit: Commit) -> None:
 
 
 class _Scaled:
-    """What the payload has where its header has `scale`."""
+    """Converts deltas to what a payload contains whose header has `scale`. Raises FaultError for an illegal scale."""
 
     def __init__(self, header: commit_pb2.CommitHeader, theta: NDArray[np.float32], eta: float) -> None:
         self._scale = np.float32(header.scale) if header.HasField("scale") else None
@@ -157,7 +177,10 @@ class _Scaled:
             raise FaultError(FaultName.MALFORMED, "a finite scale other than 0", f"{self._scale}", Place.COMMIT)
 
     def sent(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the PARAMETERs to be sent for a delta; exactly theta for -eta * theta."""
+        """Return the PARAMETERs that encode a delta: the delta divided by `scale`.
+
+        For -eta * theta with scale -eta they are exactly theta, as the worker sends its gradient without a division.
+        """
         if self._scale is None:
             return values
         if self._theta is not None and np.array_equal(values, self._delta):
@@ -166,7 +189,7 @@ class _Scaled:
 
 
 def _selecting(payload: PayloadFormat, header: commit_pb2.CommitHeader) -> PayloadFormat:
-    """The payload's format, with the BUFFERs that the header selects."""
+    """Return the format of the payload, which has only the BUFFERs that the header selects."""
     if not header.HasField("buffers"):
         return payload
     try:
@@ -177,7 +200,7 @@ def _selecting(payload: PayloadFormat, header: commit_pb2.CommitHeader) -> Paylo
 
 
 def _judge_sequence(session: Session, sequence: int, base: Version) -> None:
-    earlier, expected = session.open, session.last_applied + 1
+    earlier, expected = session.open_attempt, session.last_applied + 1
     if earlier is not None and earlier.base == base and sequence != earlier.sequence:
         raise FaultError(
             FaultName.NEW_SEQUENCE_ON_RETRY,
@@ -213,11 +236,11 @@ def _judge_fields(
 def _judge_base(session: Session, base: Version) -> Snapshot:
     held = session.snapshot
     if held is None or base != held.version:
-        wanted = f"the version that this session was given last, {text_of(held.version)}" if held else "a Pull first"
-        raise FaultError(FaultName.STALE_BASE, wanted, f"base version {text_of(base)}", Place.COMMIT)
+        wanted = f"the version that this session got last, {describe(held.version)}" if held else "a Pull first"
+        raise FaultError(FaultName.STALE_BASE, wanted, f"base version {describe(base)}", Place.COMMIT)
     if not held.is_delivered:
         expected = "a base whose parameters came complete, with a footer that matches"
-        came = f"base version {text_of(base)}: {held.lacks}"
+        came = f"base version {describe(base)}: {held.defect}"
         raise FaultError(FaultName.UNFINISHED_PARAMETERS, expected, came, Place.TRANSFER)
     return held
 
@@ -245,40 +268,40 @@ def _judge_identity(commit: Commit, data: bytes, what: str) -> None:
         )
 
 
-def _record_left_out(session: Session, commit: Commit) -> None:
-    """Note what this delta leaves out, also if it is dropped: the next one must bring it (transfer.proto)."""
+def _record_residual(session: Session, commit: Commit) -> None:
+    """Record what this delta leaves out. The next one must add it, even if this one is dropped (transfer.proto)."""
     wire_type, base = session.delta_wire_type, commit.base
-    known = session.left_out
+    known = session.residual
     if wire_type not in BLOCKS or base is None or (known is not None and known.base == base.version):
         return
-    alone = delta(base.seen(session.parameter_wire_type), session.told_eta)
-    before, before_that = (known.after, known.before) if known is not None else (np.zeros_like(alone),) * 2
+    alone = delta(base.as_decoded(session.parameter_wire_type), session.announced_eta)
+    before, two_before = (known.after, known.before) if known is not None else (np.zeros_like(alone),) * 2
     due = before + alone
     sent = decoded(wire_type, bytes(encode(wire_type, due)), due.size)
-    session.left_out = LeftOut(base.version, before_that, before, due, due - sent)
+    session.residual = Residual(base.version, two_before, before, due, due - sent)
 
 
 def _mistakes(
     session: Session, settings: run_pb2.RunSettings, theta: NDArray[np.float32], right: NDArray[np.float32]
 ) -> list[Mistake]:
-    """Wrong deltas that are worth a name."""
-    eta = session.told_eta
+    """Return wrong deltas that workers commit by known mistakes, to name the mistake if one of them came."""
+    eta = session.announced_eta
     found: list[Mistake] = []
-    left, alone = session.left_out, delta(theta, eta)
-    if left is not None:
+    residual, alone = session.residual, delta(theta, eta)
+    if residual is not None:
         wanted = "-eta * gradient and what all deltas before left out, dropped ones too"
         wrong = {
             "-eta * gradient alone": alone,
-            "that without what the delta before left out": alone + left.before_that,
+            "that without what the delta before left out": alone + residual.two_before,
         }
         found += [Mistake(FaultName.WRONG_LEFT_OUT, wanted, text, Place.TRANSFER, wrong[text]) for text in wrong]
     found.append(Mistake(FaultName.WRONG_VALUES, "-eta * gradient", "+eta * gradient", Place.CONFORMANCE, -right))
     found.append(Mistake(FaultName.WRONG_VALUES, "-eta * gradient", "the gradient", Place.CONFORMANCE, theta))
-    if session.before is not None:
-        stale = delta(session.before.seen(session.parameter_wire_type), eta)
+    if session.previous_snapshot is not None:
+        stale = delta(session.previous_snapshot.as_decoded(session.parameter_wire_type), eta)
         wanted, came = "a delta of the parameters of its base version", "one of those that the worker had before"
         found.append(Mistake(FaultName.STALE_DELTA, wanted, came, Place.RULE, stale))
-    for other, when in ((session.eta_before, "sent before that"), (settings.eta, "of the run's settings")):
+    for other, when in ((session.previous_eta, "sent before that"), (settings.eta, "of the run's settings")):
         if other != eta:
             wanted, came = f"next_eta, {eta:g}, as it was sent last", f"{other:g}, {when}"
             found.append(Mistake(FaultName.IGNORED_ETA, wanted, came, Place.SESSION, delta(theta, other)))
@@ -286,7 +309,10 @@ def _mistakes(
 
 
 def _judge_local_steps(commit: Commit, theta: NDArray[np.float32], eta: float, settings: run_pb2.RunSettings) -> None:
-    """-eta times the gradients' sum, or mean, in any order of additions."""
+    """Judge a delta of local steps: -eta times the sum or mean of the gradients.
+
+    Values may deviate a little, because the contract leaves open in which order a worker adds the gradients.
+    """
     steps, rate = settings.local_steps, np.float32(eta)
     total, own = np.zeros_like(theta), theta.copy()
     for _ in range(steps):
@@ -305,7 +331,7 @@ def _judge_local_steps(commit: Commit, theta: NDArray[np.float32], eta: float, s
     element = int(np.argmax(np.abs(came - right)))
     raise FaultError(
         FaultName.IGNORED_LOCAL_STEPS,
-        f"{commit.upload.what}: {wanted}: {name_of(commit.upload.payload, element)} = {float(right[element]):.7g}",
+        f"{commit.upload.label}: {wanted}: {name_of(commit.upload.payload, element)} = {float(right[element]):.7g}",
         f"{found}: {float(came[element]):.7g}",
         Place.RUN,
     )

@@ -1,4 +1,4 @@
-"""Judges a Join, and makes or finds its session."""
+"""Judges a Join request, and returns the session that it begins or continues."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gemps.limits import SESSION_ID_BYTES, TEXT_BYTES
 from gemps.v1 import session_pb2, transfer_pb2
 
 from gem_conformance.faults import FaultError, FaultName, Place
-from gem_conformance.layouts import layout_from
+from gem_conformance.layouts import layout_from_message
 from gem_conformance.state import Session
 from gem_conformance.task import Task, wire_name
 from gem_core.errors import LayoutError
@@ -21,19 +21,19 @@ def joined_session(
     request: session_pb2.JoinRequest,
     task: Task,
     worker_name: str,
-    before: Session | None,
+    previous: Session | None,
     earlier_processes: Collection[bytes],
     eta: float,
 ) -> Session:
-    """Judge a Join; return its session.
+    """Judge a Join request, and return its session.
 
     Args:
-        request: what came.
-        task: the scenario's.
-        worker_name: of the candidate's environment.
-        before: the session of an earlier Join of this process.
-        earlier_processes: session ids that belong to processes which have ended.
-        eta: the learning rate that the answer says.
+        request: the request.
+        task: the task of the scenario, with the model's whole layout.
+        worker_name: the name in the candidate's environment.
+        previous: the session of an earlier Join of this process, which is returned; None if this is the first one.
+        earlier_processes: the session ids of processes that the kit has killed.
+        eta: the learning rate that the answer will contain.
 
     Raises:
         FaultError: the request breaks a rule.
@@ -42,18 +42,18 @@ def joined_session(
     if request.session_id in earlier_processes:
         expected = "16 random bytes, new in each process"
         raise FaultError(FaultName.REPEATED_SESSION_ID, expected, "the id of an earlier process", Place.SESSION)
-    if before is not None:
-        if request.session_id != before.session_id:
+    if previous is not None:
+        if request.session_id != previous.session_id:
             expected = "Join again with the session id that the worker made at its start"
             raise FaultError(FaultName.WRONG_SESSION, expected, "another session id", Place.SESSION)
-        return before
+        return previous
     features = frozenset(request.features)
     delta_type = _choose(request.delta_wire_types, task.delta_wire_types, "delta_wire_types")
     parameter_type = _choose(request.parameter_wire_types, task.parameter_wire_types, "parameter_wire_types")
     if parameter_type in BLOCKS and "differences" not in features:
         expected = f"the feature differences with {parameter_type.name}"
         raise FaultError(FaultName.WRONG_OFFER, expected, f"features {sorted(features)}", Place.SESSION)
-    return Session(request.session_id, features, delta_type, parameter_type, told_eta=eta, eta_before=eta)
+    return Session(request.session_id, features, delta_type, parameter_type, announced_eta=eta, previous_eta=eta)
 
 
 def _judge(request: session_pb2.JoinRequest, task: Task, worker_name: str) -> None:
@@ -67,7 +67,7 @@ def _judge(request: session_pb2.JoinRequest, task: Task, worker_name: str) -> No
         if len(getattr(request, name).encode()) > TEXT_BYTES:
             raise FaultError(FaultName.WRONG_JOIN, f"at most {TEXT_BYTES} bytes of {name}", "more", Place.SESSION)
     try:
-        layout = layout_from(request.layout)
+        layout = layout_from_message(request.layout)
     except LayoutError as error:
         raise FaultError(FaultName.WRONG_LAYOUT, "a legal layout", str(error), Place.LAYOUT) from None
     difference = task.layout.first_difference(layout)

@@ -1,4 +1,4 @@
-"""Judges payloads: their parts as they come, then their values, bit for bit."""
+"""Judges payloads: the chunks and the footer as they come, then all values, bit for bit."""
 
 from __future__ import annotations
 
@@ -19,28 +19,43 @@ __all__ = ["Expected", "Mistake", "Upload", "judge_values", "name_of"]
 
 
 class Upload:
-    """A payload that is coming in. `what`: a name for messages, such as "commit 3"."""
+    """A payload that is coming in, in chunks and a footer.
 
-    def __init__(self, payload: PayloadFormat, what: str) -> None:
+    Attributes:
+        received: the bytes that came so far.
+        is_complete: whether all bytes came, and a footer that matches them.
+        payload: the format, which determines the number of bytes.
+        label: a name for messages, such as "commit 3".
+    """
+
+    def __init__(self, payload: PayloadFormat, label: str) -> None:
         self.received = bytearray()
         self.is_complete = False
         self.payload = payload
-        self.what = what
+        self.label = label
 
     @property
     def has_all_bytes(self) -> bool:
-        """Whether all bytes have come."""
+        """Whether all bytes came; the footer may still be missing."""
         return len(self.received) == self.payload.byte_count
 
     @property
     def crc32c(self) -> int:
-        """CRC32C of what has come."""
+        """The CRC32C of the bytes that came so far."""
         return crc32c(bytes(self.received))
 
     def receive(self, chunk: bytes, footer: transfer_pb2.Footer | None) -> None:
-        """Take the parts of one message. Raises FaultError."""
+        """Take the chunk and the footer of one message.
+
+        Args:
+            chunk: the next bytes; empty if the message has a footer only.
+            footer: the footer; None if the message has a chunk only.
+
+        Raises:
+            FaultError: the message has neither, the chunk is too long, or the footer comes too early or is wrong.
+        """
         if self.is_complete:
-            raise self._fault(FaultName.OUT_OF_ORDER, "nothing behind the footer", "another part")
+            raise self._fault(FaultName.OUT_OF_ORDER, "nothing after the footer", "another part")
         if not chunk and footer is None:
             raise self._fault(FaultName.WRONG_CHUNK, "chunks of at least 1 byte", "a message without any part")
         self._receive_chunk(chunk)
@@ -59,27 +74,35 @@ class Upload:
     def _receive_footer(self, footer: transfer_pb2.Footer) -> None:
         if not self.has_all_bytes:
             expected = f"{self.payload.byte_count} bytes before the footer"
-            raise self._fault(FaultName.WRONG_SIZE, expected, f"the footer behind {len(self.received)} bytes")
+            raise self._fault(FaultName.WRONG_SIZE, expected, f"the footer after {len(self.received)} bytes")
         if footer.crc32c != self.crc32c:
             expected = f"CRC32C {self.crc32c:#010x} of the bytes that were sent"
             raise self._fault(FaultName.WRONG_CHECKSUM, expected, f"{footer.crc32c:#010x} in the footer")
         self.is_complete = True
 
-    def ended(self, came: str) -> FaultError:
-        """Return the fault of a payload that has no end; `came`: what came instead of its next part."""
+    def missing_part(self, came: str) -> FaultError:
+        """Return the fault of a payload that does not continue; `came` says what came instead of its next part."""
         if self.has_all_bytes:
-            expected = f"a footer behind all {self.payload.byte_count} bytes"
+            expected = f"a footer after all {self.payload.byte_count} bytes"
             return self._fault(FaultName.NO_FOOTER, expected, came)
-        expected = f"further chunks behind {len(self.received)} of {self.payload.byte_count} bytes"
+        expected = f"further chunks after {len(self.received)} of {self.payload.byte_count} bytes"
         return self._fault(FaultName.OUT_OF_ORDER, expected, came)
 
     def _fault(self, name: FaultName, expected: str, came: str) -> FaultError:
-        return FaultError(name, f"{self.what}: {expected}", came, Place.TRANSFER)
+        return FaultError(name, f"{self.label}: {expected}", came, Place.TRANSFER)
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """Wrong PARAMETERs that have a name of their own. `parameters`: float32, before they are encoded."""
+    """A known mistake, and the values that it leads to, so that a fault can explain what the worker did wrong.
+
+    Attributes:
+        name: the fault.
+        right: what a correct worker sends, for messages.
+        wrong: what a worker with this mistake sends, for messages.
+        place: the file that has the rule.
+        parameters: the PARAMETERs that it leads to (float32, one-dimensional, before they are encoded).
+    """
 
     name: FaultName
     right: str
@@ -90,7 +113,14 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A payload as it should be: float32 PARAMETERs before they are encoded, then the bytes `rest`."""
+    """What a payload should contain.
+
+    Attributes:
+        parameters: all PARAMETERs (float32, one-dimensional, before they are encoded).
+        rest: the bytes of the BUFFERs, which follow them.
+        place: the file that has the rule, for wrong values without a known mistake.
+        mistakes: known mistakes, to compare wrong PARAMETERs with.
+    """
 
     parameters: NDArray[np.float32]
     rest: bytes
@@ -99,7 +129,17 @@ class Expected:
 
 
 def judge_values(payload: PayloadFormat, data: bytes, expected: Expected, what: str) -> None:
-    """Raise a FaultError unless `data` is bit for bit as expected; 0 may be -0."""
+    """Compare a complete payload with what it should contain, bit for bit, except that -0 may stand for 0.
+
+    Args:
+        payload: the format of the payload.
+        data: all of its bytes.
+        expected: what they should encode.
+        what: a name of the payload for messages, such as "commit 3".
+
+    Raises:
+        FaultError: they differ. It names the first element that does, and the mistake if it is a known one.
+    """
     middle = payload.parameter_bytes
     _judge_parameters(payload, data[:middle], expected, what)
     rest = data[middle:]
@@ -139,7 +179,7 @@ def _same(wire_type: WireType, came: bytes, right: bytes) -> bool:
         return True
     if wire_type in BLOCKS:
         return False
-    return bool(np.array_equal(_values(wire_type, came), _values(wire_type, right)))  # 0 equals -0
+    return bool(np.array_equal(_values(wire_type, came), _values(wire_type, right)))  # -0 equals 0
 
 
 def _values(wire_type: WireType, data: bytes) -> NDArray[np.float32]:
@@ -163,6 +203,6 @@ def _first_difference(payload: PayloadFormat, came: bytes, right: bytes) -> tupl
 
 
 def name_of(payload: PayloadFormat, element: int) -> str:
-    """Name an element of the concatenated PARAMETERs."""
+    """Return a name for an element of the concatenated PARAMETERs, such as "element 20 of 'weight'"."""
     spec, index = payload.layout.locate_parameter(element)
     return f"element {index} of {spec.name!r}"

@@ -7,13 +7,13 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits in seconds, generous for busy machines.
+    """How long the kit waits for a candidate, in seconds. The defaults are generous, for busy machines.
 
     Attributes:
-        start: from the process's start to its first Join.
-        answer: until the next call or message.
-        footer: from a payload's last byte to its footer.
-        exit: from Leave to the end of the process.
+        start: time from the start of the process to its first Join.
+        answer: time until the next call or message.
+        footer: time from the last byte of a payload to its footer.
+        exit: time from Leave to the end of the process.
     """
 
     start: float = 90.0

@@ -1,4 +1,4 @@
-"""Plays scenarios: each with servers, a task file and a process of its own, several at the same time."""
+"""Plays scenarios, several at the same time. Each has its own servers, task file and candidate process."""
 
 from __future__ import annotations
 
@@ -12,24 +12,31 @@ from pathlib import Path
 from typing import Literal
 
 from gem_conformance.candidate import Candidate
+from gem_conformance.conversation import NotSupportedError
 from gem_conformance.faults import FaultError
+from gem_conformance.grpc_server import GrpcServer
 from gem_conformance.limits import Limits
 from gem_conformance.play import Play, StoppedError
 from gem_conformance.scenarios import Scenario
 from gem_conformance.scenarios.steps import judge_end
 from gem_conformance.shards import ShardGroup
-from gem_conformance.talk import NotSpokenError
-from gem_conformance.wire import Wire
 from gem_core.shards import Shard
 
-__all__ = ["Outcome", "perform", "play_by_hand", "play_scenarios"]
+__all__ = ["Outcome", "play_by_hand", "play_scenario", "play_scenarios"]
 
-Verdict = Literal["passed", "failed", "not spoken"]
+Verdict = Literal["passed", "failed", "not supported"]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one scenario. `output`: the last lines of a candidate that failed."""
+    """The result of one scenario.
+
+    Attributes:
+        scenario: its name.
+        verdict: "not supported" means that the candidate lacks the optional part that the scenario is about.
+        fault: why it failed; None if it did not.
+        output: the last lines that the candidate printed, if it failed.
+    """
 
     scenario: str
     verdict: Verdict
@@ -37,7 +44,7 @@ class Outcome:
     output: tuple[str, ...] = field(default=())
 
     def as_json(self) -> dict[str, object]:
-        """Return values for JSON."""
+        """Return a dictionary for `json.dumps`; it has the details of the fault if there is one."""
         values: dict[str, object] = {"scenario": self.scenario, "verdict": self.verdict}
         if self.fault is not None:
             values |= {
@@ -60,17 +67,25 @@ def play_scenarios(
     limits: Limits | None = None,
     on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Play scenarios against processes of `command`, `jobs` at the same time.
+    """Play scenarios against a candidate that is started anew for each of them. Returns the outcomes in their order.
 
-    `on_outcome` is never called concurrently. Raises OSError if the command cannot be started.
+    Args:
+        scenarios: what to play.
+        command: the program and arguments of the candidate.
+        jobs: the number of scenarios that are played at the same time.
+        limits: how long to wait for the candidate; None for the defaults.
+        on_outcome: called as soon as a scenario has ended, in the order of ends, and never concurrently.
+
+    Raises:
+        OSError: the command cannot be started, or no port is free.
     """
-    told = threading.Lock()
-    stage = _Stage(command, limits or Limits())
+    outcome_lock = threading.Lock()
+    processes = _Processes(command, limits or Limits())
 
     def one(scenario: Scenario) -> Outcome:
-        outcome = stage.play(scenario)
-        with told:
-            if not stage.is_closed:
+        outcome = processes.play(scenario)
+        with outcome_lock:
+            if not processes.is_closed:
                 on_outcome(outcome)
         return outcome
 
@@ -78,14 +93,14 @@ def play_scenarios(
     try:
         futures = [pool.submit(one, scenario) for scenario in scenarios]
         return [future.result() for future in futures]
-    except BaseException:  # leave no process behind
-        stage.close()
+    except BaseException:  # an interruption, too, must leave no candidate running
+        processes.close()
         raise
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-class _Stage:
+class _Processes:
     def __init__(self, command: Sequence[str], limits: Limits) -> None:
         self.is_closed = False
         self._command = command
@@ -96,10 +111,10 @@ class _Stage:
     def play(self, scenario: Scenario) -> Outcome:
         with (
             tempfile.TemporaryDirectory(prefix="gemps-conformance-", ignore_cleanup_errors=True) as folder,
-            _started(scenario) as wires,
+            _started(scenario) as servers,
         ):
-            environment = _environment(scenario, wires[0], Path(folder) / "task.json")
-            output, events = Path(folder) / "output.log", [wire.events for wire in wires]
+            environment = _candidate_environment(scenario, servers[0], Path(folder) / "task.json")
+            output, events = Path(folder) / "output.log", [server.events for server in servers]
             candidate = Candidate(self._command, environment, output, events)
             try:
                 with self._lock:
@@ -107,7 +122,7 @@ class _Stage:
                         return Outcome(scenario.name, "failed")
                     self._candidates.add(candidate)
                     candidate.start()
-                return perform(scenario, wires, self._limits, candidate, candidate.last_lines)
+                return play_scenario(scenario, servers, self._limits, candidate, candidate.last_lines)
             finally:
                 candidate.terminate()
                 with self._lock:
@@ -128,49 +143,67 @@ def play_by_hand(
     on_ready: Callable[[Scenario, dict[str, str]], None],
     on_outcome: Callable[[Outcome], None],
 ) -> list[Outcome]:
-    """Play in sequence against candidates that are started by hand; scenarios that end processes are left out.
+    """Play scenarios one after the other against candidates that a person starts.
 
-    `listen`: HOST:PORT. `on_ready` gets the next candidate's environment. Raises OSError.
+    Scenarios that signal or kill the process are skipped.
+
+    Args:
+        scenarios: what to play.
+        listen: HOST:PORT of the primary's server. The port that is chosen for 0 is kept for all scenarios.
+        limits: how long to wait for a candidate.
+        on_ready: called once the servers of a scenario listen, with the environment of the candidate to be started.
+        on_outcome: called when a scenario has ended.
+
+    Raises:
+        OSError: another program has the port.
     """
     outcomes = []
     for scenario in scenarios:
         if scenario.needs_process:
             continue
-        with tempfile.TemporaryDirectory(prefix="gemps-conformance-") as folder, _started(scenario, listen) as wires:
-            listen = wires[0].address
-            on_ready(scenario, _environment(scenario, wires[0], Path(folder) / "task.json"))
-            outcome = perform(scenario, wires, limits, None, list)
+        with tempfile.TemporaryDirectory(prefix="gemps-conformance-") as folder, _started(scenario, listen) as servers:
+            listen = servers[0].address
+            on_ready(scenario, _candidate_environment(scenario, servers[0], Path(folder) / "task.json"))
+            outcome = play_scenario(scenario, servers, limits, None, list)
         on_outcome(outcome)
         outcomes.append(outcome)
     return outcomes
 
 
-def perform(
+def play_scenario(
     scenario: Scenario,
-    wires: Sequence[Wire],
+    servers: Sequence[GrpcServer],
     limits: Limits,
     process: Candidate | None,
     last_lines: Callable[[], list[str]],
 ) -> Outcome:
-    """Take a scenario's steps at each of its servers, in a thread each."""
-    group = ShardGroup(len(wires))
+    """Play one scenario: each server takes all of its steps, in its own thread.
+
+    Args:
+        scenario: what to play.
+        servers: the servers, which are started already; the first is the primary.
+        limits: how long to wait for the candidate.
+        process: the candidate, which is started already; None if a person starts it.
+        last_lines: returns the end of the candidate's output.
+    """
+    group = ShardGroup(len(servers))
     plays = [
         Play(
             scenario,
-            wire,
+            server,
             limits,
             process,
-            Shard(index, len(wires)),
+            Shard(index, len(servers)),
             group,
-            [f":{other.port}" for other in wires[1:]] if index == 0 else (),
+            [f":{other.port}" for other in servers[1:]] if index == 0 else (),
         )
-        for index, wire in enumerate(wires)
+        for index, server in enumerate(servers)
     ]
     errors: list[BaseException] = []
 
     def take_steps(play: Play) -> None:
         try:
-            _take(scenario, play)
+            _take_steps(scenario, play)
         except BaseException as error:
             errors.append(error)
             for other in plays:
@@ -181,8 +214,9 @@ def perform(
 
     with ThreadPoolExecutor(len(plays)) as threads:
         list(threads.map(take_steps, plays))
-    if any(isinstance(one, NotSpokenError) for one in errors):  # then others may miss the candidate
-        return Outcome(scenario.name, "not spoken")
+    # This error takes precedence, because the other servers may have failed only as the candidate had ended.
+    if any(isinstance(one, NotSupportedError) for one in errors):
+        return Outcome(scenario.name, "not supported")
     if not errors:
         return Outcome(scenario.name, "passed")
     if isinstance(errors[0], FaultError):
@@ -190,7 +224,7 @@ def perform(
     raise errors[0]
 
 
-def _take(scenario: Scenario, play: Play) -> None:
+def _take_steps(scenario: Scenario, play: Play) -> None:
     try:
         for number, step in enumerate(scenario.steps, 1):
             play.step = f"{number} of {len(scenario.steps)}: {step.text}"
@@ -203,29 +237,34 @@ def _take(scenario: Scenario, play: Play) -> None:
 
 
 def _judge_end(play: Play) -> None:
-    """The process has ended where it may. Raises FaultError, NotSpokenError."""
+    """Judge the status of a process that ended at a step where it may end.
+
+    Raises:
+        FaultError: the status is not 2 after a final refusal, or else 0, 2 or 3.
+        NotSupportedError: the run needs a feature that the candidate lacks, and it ended as it should.
+    """
     try:
-        judge_end(play, play.talk.exit_status, "it could not go on")
+        judge_end(play, play.conversation.exit_status, "it could not go on")
     except FaultError as fault:
         play.explain(fault)
         raise
-    if play.forbidden is not None:  # the run needs a feature that the candidate does not have
-        raise NotSpokenError
+    if play.forbidden is not None:  # Join was refused with FEATURE
+        raise NotSupportedError
 
 
-def _environment(scenario: Scenario, wire: Wire, task: Path) -> dict[str, str]:
+def _candidate_environment(scenario: Scenario, server: GrpcServer, task: Path) -> dict[str, str]:
     task.write_text(scenario.task.to_json(), encoding="utf-8")
-    return {"GEMPS_SERVER": wire.address, "GEMPS_WORKER_NAME": scenario.worker_name, "GEMPS_CONFORMANCE": str(task)}
+    return {"GEMPS_SERVER": server.address, "GEMPS_WORKER_NAME": scenario.worker_name, "GEMPS_CONFORMANCE": str(task)}
 
 
 @contextmanager
-def _started(scenario: Scenario, listen: str = "127.0.0.1:0") -> Iterator[list[Wire]]:
+def _started(scenario: Scenario, listen: str = "127.0.0.1:0") -> Iterator[list[GrpcServer]]:
     host = listen.rpartition(":")[0]
-    wires = [Wire(listen), *(Wire(f"{host}:0") for _ in range(1, scenario.shards))]
+    servers = [GrpcServer(listen), *(GrpcServer(f"{host}:0") for _ in range(1, scenario.shards))]
     try:
-        for wire in wires:
-            wire.start()
-        yield wires
+        for server in servers:
+            server.start()
+        yield servers
     finally:
-        for wire in wires:
-            wire.stop()
+        for server in servers:
+            server.stop()

@@ -1,4 +1,4 @@
-"""What the servers of one scenario agree on (shards.proto)."""
+"""What the servers of one scenario must agree on, if the model is divided between several (shards.proto)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,19 @@ __all__ = ["ShardGroup"]
 
 
 class ShardGroup:
-    """Shared by the servers' threads. `pulled`: the clock of the primary's newest pull."""
+    """State that the threads of all servers of a scenario share.
+
+    Each server plays the scenario in its own thread. They wait for each other at meetings: before they apply or refuse
+    a commit, accept first parameters, or restart. Meetings are numbered from 0.
+
+    Attributes:
+        count: the number of servers.
+        pulled_clock: the clock of the version that the primary sent in its newest answer to Pull.
+    """
 
     def __init__(self, count: int = 1) -> None:
         self.count = count
-        self.pulled = 0
+        self.pulled_clock = 0
         self._join = session_pb2.JoinRequest()
         self._lock = threading.Lock()
         self._arrived = 0
@@ -26,17 +34,21 @@ class ShardGroup:
         self._is_open = False
 
     def arrive(self) -> int:
-        """Register a thread at the next meeting; return the meeting's number."""
+        """Register the calling thread at its next meeting, and return the number of that meeting."""
         with self._lock:
             self._arrived += 1
             return (self._arrived - 1) // self.count
 
     def all_are_at(self, meeting: int) -> bool:
-        """Whether all threads have arrived."""
+        """Return whether the threads of all servers have arrived at a meeting."""
         return self._arrived >= (meeting + 1) * self.count
 
     def judge_join(self, shard: Shard, request: session_pb2.JoinRequest) -> session_pb2.JoinRequest:
-        """Return the primary's request, which must come first. Raises FaultError."""
+        """Return the primary's Join request, which stands for those at other shards: there only session_id counts.
+
+        Raises:
+            FaultError: the candidate joined another shard before the primary, or with another session id.
+        """
         if not shard.is_secondary:
             self._join = request
         elif not self._join.session_id:
@@ -50,11 +62,19 @@ class ShardGroup:
         return self._join
 
     def end_session(self) -> None:
-        """Require Join at the primary again."""
+        """Forget the session, so that the next Join must come to the primary."""
         self._join = session_pb2.JoinRequest()
 
     def judge_commit(self, header: commit_pb2.CommitHeader, *, is_repeat: bool) -> None:
-        """Require one sequence and commit_id for all pieces of a delta. Raises FaultError."""
+        """Check that all pieces of a delta have the same sequence and commit_id, and that no other delta had this id.
+
+        Args:
+            header: the header of one piece.
+            is_repeat: whether this commit was applied already, so that its ids must be those of the newest delta.
+
+        Raises:
+            FaultError: the ids differ between pieces, or the commit_id is 0 or was used before.
+        """
         if self.count == 1:
             return
         with self._lock:
@@ -70,6 +90,6 @@ class ShardGroup:
             self._used.add(header.commit_id)
             self._sequence, self._commit_id, self._is_open = header.sequence, header.commit_id, True
 
-    def settle(self) -> None:
-        """The delta was applied or dropped."""
+    def close_delta(self) -> None:
+        """End the current delta, which was applied or dropped: the next commit has a new commit_id."""
         self._is_open = False

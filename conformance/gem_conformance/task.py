@@ -1,6 +1,7 @@
-"""The quadratic task.
+"""The quadratic task, which candidates train (docs/protocol.md#conformance).
 
-The loss is 1/2 * sum(theta^2), so a delta is float32(-eta) * theta.
+The loss is 1/2 * sum(theta^2) over all parameters theta. Its gradient is theta, so the delta of a step with learning
+rate eta is float32(-eta) * theta, and every byte of it is known.
 """
 
 from __future__ import annotations
@@ -32,20 +33,26 @@ _DTYPES = {
 
 
 def wire_name(wire_type: WireType) -> str:
-    """Name in the task file."""
+    """Return the name that the task file has for a wire type, such as "int4_block"."""
     return wire_type.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Model, and wire types for Join, in order."""
+    """What a candidate is asked to train.
+
+    Attributes:
+        layout: the tensors of its model.
+        delta_wire_types: the wire types that it offers for deltas in Join, in this order.
+        parameter_wire_types: the same for the parameters that it receives.
+    """
 
     layout: Layout
     delta_wire_types: tuple[WireType, ...] = (WireType.FLOAT32,)
     parameter_wire_types: tuple[WireType, ...] = (WireType.FLOAT32,)
 
     def to_json(self) -> str:
-        """Serialise as the task file (docs/protocol.md#conformance)."""
+        """Return the text of the task file, whose path a candidate finds in GEMPS_CONFORMANCE."""
         return json.dumps(
             {
                 "layout": self.layout.describe(),
@@ -58,7 +65,7 @@ class Task:
 def tensor(
     name: str, shape: Sequence[int], kind: str = "parameter", element_type: str = "float32", *aliases: str
 ) -> TensorSpec:
-    """Create a tensor; a FROZEN one holds zeros."""
+    """Return the description of a tensor; a FROZEN one has the SHA-256 of zeros (`other`: one byte per element)."""
     spec = TensorSpec(name, tuple(shape), ElementType(element_type), TensorKind(kind), aliases)
     if spec.kind is not TensorKind.FROZEN:
         return spec
@@ -66,17 +73,20 @@ def tensor(
 
 
 def first_parameters(count: int) -> NDArray[np.float32]:
-    """Initial PARAMETERs, exact in all floating-point types."""
+    """Return what a candidate uploads in Initialize: ((i mod 509) - 254) / 256 for each i below `count`.
+
+    The array is float32 and one-dimensional. bfloat16 and float16 hold all of these values exactly.
+    """
     return ((np.arange(count) % 509 - 254) / 256).astype(np.float32)
 
 
 def delta(theta: NDArray[np.float32], eta: float) -> NDArray[np.float32]:
-    """Expected commit (float32, one-dimensional)."""
+    """Return float32(-eta) * theta, the delta of one step from `theta` (float32, one-dimensional)."""
     return np.float32(-eta) * theta
 
 
 def buffer_bytes(tensors: Sequence[TensorSpec], generation: int) -> bytes:
-    """Synthetic BUFFERs."""
+    """Return bytes for all BUFFERs that are legal for their types. Those of generation 0 are zeros; others differ."""
     parts = []
     for one in tensors:
         values = (np.arange(one.elements) * generation + generation) % (

@@ -48,8 +48,9 @@ def test_list_has_a_line_a_scenario() -> None:
 def test_list_shows_the_steps_of_scenarios() -> None:
     lines = gemps_here("conformance", "list", "--steps").stdout.splitlines()
     at = next(index for index, line in enumerate(lines) if line.startswith("torn-reply "))
-    shown = [line.strip() for line in lines[at + 1 : at + 9]]
-    assert shown == ["trained", "commit", "header", "payload", "apply", "reply (tear_after 3)", "commit", "last commit"]
+    shown = [line.strip() for line in lines[at + 1 : at + 7]]
+    assert shown[:4] == ["others trained", "commit", "apply commit", "send reply (break_after 3)"]
+    assert shown[4:] == ["commit", "last commit"]
 
 
 def test_list_of_faults_has_a_line_a_fault_with_its_meaning() -> None:
@@ -87,7 +88,7 @@ def test_a_fault_is_told_with_its_place_and_the_workers_last_words() -> None:
 def test_a_worker_that_does_not_speak_something_says_so_by_status_3() -> None:
     done = gemps("serve", "--scenario", "delta-bfloat16", "--", sys.executable, "-c", "raise SystemExit(3)")
     assert done.returncode == 0
-    assert done.stdout.splitlines() == ["delta-bfloat16  not spoken", "", "1 not spoken"]
+    assert done.stdout.splitlines() == ["delta-bfloat16  not supported", "", "1 not supported"]
 
 
 def test_programs_get_an_object_a_scenario(tmp_path: Path) -> None:
@@ -97,9 +98,9 @@ def test_programs_get_an_object_a_scenario(tmp_path: Path) -> None:
     (line,) = done.stdout.splitlines()
     found = json.loads(line)
     assert done.returncode == 1
-    assert (found["scenario"], found["verdict"], found["step"]) == ("dropped-reply", "failed", "7 of 8: commit")
+    assert (found["scenario"], found["verdict"], found["step"]) == ("dropped-reply", "failed", "5 of 6: commit")
     assert (found["fault"], found["place"]) == ("NO_CHECKSUM_IN_REPEAT", "proto/gemps/v1/commit.proto")
-    assert found["after"].startswith("the kit had broken the stream of commit 2 behind 3348 bytes; since then: ")
+    assert found["after"].startswith("the kit had broken the stream of commit 2 after 3348 bytes; since then: ")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.forms import FULL
 # Faults that no mutant has, and where they are shown: in test_shard_group.py and below.
 ELSEWHERE = {"WRONG_COMMIT_ID", "SILENT", "WRONG_RESUME"}
 # What the worker with optional parts does not do.
-NOT_SPOKEN = {"delta-sparse-block", "dropped-sparse-block", "local-steps-scaled"}
+NOT_SUPPORTED = {"delta-sparse-block", "dropped-sparse-block", "local-steps-scaled"}
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
 def test_the_reference_worker_passes_what_is_not_optional(command: list[str]) -> None:
     outcomes = play_scenarios(SCENARIOS.values(), [*command, str(REFERENCE)], jobs=4, limits=LIMITS)
     assert explain(outcomes) == []
-    left_out = {one.scenario for one in outcomes if one.verdict == "not spoken"}
+    left_out = {one.scenario for one in outcomes if one.verdict == "not supported"}
     assert {name for name in left_out if not SCENARIOS[name].is_optional} == set()
 
 
@@ -38,7 +38,7 @@ def test_the_optional_worker_passes_what_it_does(command: list[str]) -> None:
     assert explain(outcomes) == []
     tasks = {one.name: one.task for one in chosen}
     differences = {name for name, task in tasks.items() if BLOCKS.keys() & set(task.parameter_wire_types)}
-    assert {one.scenario for one in outcomes if one.verdict == "not spoken"} == NOT_SPOKEN | differences
+    assert {one.scenario for one in outcomes if one.verdict == "not supported"} == NOT_SUPPORTED | differences
 
 
 def test_every_fault_has_a_mutant() -> None:
@@ -52,7 +52,7 @@ def test_a_worker_that_hangs_is_told_what_it_should_have_done(tmp_path: Path) ->
     (outcome,) = play_scenarios([SCENARIOS["pull"]], [str(script)], jobs=1, limits=Limits(start=0.5))
     assert outcome.fault is not None
     assert (outcome.fault.name, outcome.fault.expected) == (FaultName.SILENT, "Join")
-    assert outcome.fault.step == "2 of 3: pull"
+    assert outcome.fault.step == "2 of 3: answer pull"
 
 
 def test_scenarios_have_different_names_and_a_line_each() -> None:

@@ -21,7 +21,7 @@ def piece(group: ShardGroup, sequence: int, commit_id: int, *, is_repeat: bool =
 def test_the_pieces_of_a_delta_have_one_sequence_and_one_commit_id() -> None:
     group = ShardGroup(2)
     assert [piece(group, 1, 7), piece(group, 1, 7)] == [None, None]
-    group.settle()
+    group.close_delta()
     assert [piece(group, 2, 8), piece(group, 2, 9)] == [None, FaultName.WRONG_COMMIT_ID]
 
 
@@ -29,14 +29,14 @@ def test_a_commit_id_is_not_0_and_new_for_each_delta() -> None:
     group = ShardGroup(2)
     assert piece(group, 1, 0) is FaultName.WRONG_COMMIT_ID
     assert piece(group, 1, 7) is None
-    group.settle()
+    group.close_delta()
     assert piece(group, 2, 7) is FaultName.WRONG_COMMIT_ID
 
 
 def test_a_repeat_has_the_commit_id_of_the_first_attempt() -> None:
     group = ShardGroup(2)
     piece(group, 1, 7)
-    group.settle()
+    group.close_delta()
     assert [piece(group, 1, 7, is_repeat=True), piece(group, 1, 8, is_repeat=True)] == [None, FaultName.WRONG_COMMIT_ID]
 
 

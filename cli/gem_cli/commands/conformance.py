@@ -62,7 +62,7 @@ def conformance_serve(
     ] = 90.0,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object a scenario, for programs.")] = False,
 ) -> None:
-    """Play scenarios against a worker as a strict server: each is passed, failed, or not spoken.
+    """Play scenarios against a worker as a strict server: each is passed, failed, or not supported.
 
     docs/protocol.md#conformance describes a worker's environment. Failures name the file of the contract with the rule.
 
@@ -181,7 +181,7 @@ def _conclude(outcomes: "list[Outcome]", failed: "list[Outcome]") -> None:
         for line in one.output:
             print(f"  | {line}")
     counts = {
-        verdict: sum(one.verdict == verdict for one in outcomes) for verdict in ("passed", "failed", "not spoken")
+        verdict: sum(one.verdict == verdict for one in outcomes) for verdict in ("passed", "failed", "not supported")
     }
     print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))
 

@@ -1,4 +1,4 @@
-"""All scenarios, in the order of lists."""
+"""All scenarios by name, in the order in which lists show them and the kit plays them."""
 
 from gem_conformance.scenarios import commits, ends, features, formats, losses, refusals, shards, start
 from gem_conformance.scenarios.scenario import Scenario

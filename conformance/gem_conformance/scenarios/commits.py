@@ -1,4 +1,4 @@
-"""Commits without failures."""
+"""Scenarios about commits without failures: their size, slow servers, learning rates and the replies."""
 
 from gem_conformance.scenarios import steps as do
 from gem_conformance.scenarios.formats import BUFFERS
@@ -8,23 +8,24 @@ from gem_core.layout import Layout
 
 __all__ = ["SCENARIOS"]
 
-# 3.2 MB: no chunk has it all.
+# 3.2 MB, which is more than one chunk may have.
 _HUGE = Task(Layout([tensor("weight", (800, 1000)), tensor("bias", (3,))]))
 
 # fmt: off
 SCENARIOS = (
-    Scenario("commit-small", "payloads of at most 64 KiB travel whole, whatever chunk_bytes says", (
-        do.trained(), do.commit(), do.commit(), *END), is_basic=True, chunk_bytes=4099),
-    Scenario("commit-large", "larger ones wait for proceed", (
-        do.trained(), do.header(), do.quiet(0.2), do.answer_commit(), do.header(), do.quiet(1.0), do.answer_commit(),
-        do.last_commit()), LARGE, is_basic=True),
-    Scenario("commit-huge", "chunks have at most 2 MiB", (
-        do.trained(), *END), _HUGE, is_basic=True, chunk_bytes=2 << 20),
-    Scenario("slow-server", "the server reads and answers slowly: wait for it", (
-        do.trained(), do.header(), do.quiet(0.2), do.slow_payload(0.2), do.apply(), do.reply(pause=0.1),
-        do.last_commit()), LARGE),
-    Scenario("next-eta", "each verdict has another learning rate, and so has Join", (
-        do.trained(), do.commit(next_eta=0.02), do.commit(next_eta=0.3), do.header(), do.eta(0.01), do.tear(), *END)),
-    Scenario("reply-of-others", "others commit before the reply: take its version, parameters and BUFFERs", (
-        do.trained(), do.commit(others_behind=True), do.commit(others_behind=True), *END), BUFFERS),
+    Scenario("commit-small", "a payload of at most 64 KiB may come in one message, whatever chunk_bytes is", (
+        do.others_trained(), do.commit(), do.commit(), *END), is_basic=True, chunk_bytes=4099),
+    Scenario("commit-large", "a larger payload must wait for proceed", (
+        do.others_trained(), do.await_header(), do.expect_silence(0.2), do.answer_commit(), do.await_header(),
+        do.expect_silence(1.0), do.answer_commit(), do.last_commit()), LARGE, is_basic=True),
+    Scenario("commit-huge", "a chunk has at most 2 MiB", (
+        do.others_trained(), *END), _HUGE, is_basic=True, chunk_bytes=2 << 20),
+    Scenario("slow-server", "the server reads and answers slowly: the worker waits for it", (
+        do.others_trained(), do.await_header(), do.expect_silence(0.2), do.read_payload_slowly(0.2), do.apply(),
+        do.send_reply(pause=0.1), do.last_commit()), LARGE),
+    Scenario("next-eta", "each verdict and Join's answer bring a new learning rate: the worker uses it", (
+        do.others_trained(), do.commit(next_eta=0.02), do.commit(next_eta=0.3), do.await_header(),
+        do.change_eta(0.01), do.break_stream(), *END)),
+    Scenario("reply-of-others", "others commit before the reply: the worker takes its version, parameters and BUFFERs",
+        (do.others_trained(), do.commit(others_after=True), do.commit(others_after=True), *END), BUFFERS),
 )

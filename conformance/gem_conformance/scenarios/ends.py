@@ -1,4 +1,4 @@
-"""The end of a run, and of a worker."""
+"""Scenarios about the end of a run, and about the end of a worker by SIGTERM."""
 
 from gem_conformance.scenarios import steps as do
 from gem_conformance.scenarios.scenario import BEGIN, Scenario
@@ -7,12 +7,14 @@ __all__ = ["SCENARIOS"]
 
 # fmt: off
 SCENARIOS = (
-    Scenario("finished", "the verdict says FINISHED: leave, exit 0", (*BEGIN, do.last_commit()), is_basic=True),
-    Scenario("finished-before", "Join says FINISHED: leave, exit 0", (
-        do.trained(), do.finished_already(), do.finish()), is_basic=True),
-    Scenario("finished-refused", "a commit is refused with RUN_FINISHED: leave, exit 0", (
-        *BEGIN, do.header(), do.finished_already(), do.refuse("RUN_FINISHED"), do.finish())),
-    Scenario("finished-rejoin", "the stream breaks, and Join says FINISHED: leave, exit 0", (
-        *BEGIN, do.header(), do.finished_already(), do.tear(), do.finish())),
-    Scenario("interrupted", 'SIGTERM: leave as "interrupted", and end', (*BEGIN, do.interrupt()), needs_process=True),
+    Scenario("finished", "a verdict says FINISHED: the worker leaves and exits with 0", (
+        *BEGIN, do.last_commit()), is_basic=True),
+    Scenario("finished-before", "Join's answer says FINISHED: the worker leaves and exits with 0", (
+        do.others_trained(), do.finish_run(), do.expect_leave()), is_basic=True),
+    Scenario("finished-refused", "a commit is refused with RUN_FINISHED: the worker leaves and exits with 0", (
+        *BEGIN, do.await_header(), do.finish_run(), do.refuse("RUN_FINISHED"), do.expect_leave())),
+    Scenario("finished-rejoin", "a stream breaks, Join's answer says FINISHED: the worker leaves and exits with 0", (
+        *BEGIN, do.await_header(), do.finish_run(), do.break_stream(), do.expect_leave())),
+    Scenario("interrupted", 'after SIGTERM the worker leaves with the reason "interrupted", and ends', (
+        *BEGIN, do.interrupt()), needs_process=True),
 )

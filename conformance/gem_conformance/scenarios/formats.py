@@ -1,9 +1,9 @@
-"""Layouts and wire types."""
+"""Scenarios about layouts, wire types and the residual of lossy deltas."""
 
 from dataclasses import replace
 
 from gem_conformance.scenarios import steps as do
-from gem_conformance.scenarios.scenario import LARGE, Scenario
+from gem_conformance.scenarios.scenario import END, LARGE, Scenario
 from gem_conformance.task import Task, tensor
 from gem_core.layout import ElementType, Layout
 from gem_core.wire_types import BLOCKS, ENCODED, WireType
@@ -18,7 +18,7 @@ def _tensors(count: int) -> Task:
     return Task(Layout([*parameters, *buffers]))
 
 
-# Chunks are cut within BUFFERs and their elements.
+# Its BUFFERs are larger than a chunk, so that chunks end within BUFFERs and within their elements.
 BUFFERS = Task(
     Layout(
         [
@@ -67,7 +67,8 @@ _EMPTY = Task(
 
 _NOTHING = Task(Layout([tensor("nothing", (0,)), tensor("no_rows", (0, 7))]))
 FROZEN = Task(Layout([tensor("weight", (9, 7)), tensor("table", (33,), "frozen", "int32")]))
-# Two, three and four bytes of UTF-8, of which one takes two units in UTF-16; aliases out of order.
+# Names have characters of two, three and four bytes in UTF-8; those of four bytes are surrogate pairs in UTF-16, which
+# sort differently. The aliases are not sorted.
 _NAMES = Task(
     Layout(
         [
@@ -79,17 +80,17 @@ _NAMES = Task(
 )
 
 # fmt: off
-# A learning rate without a pattern, then one that makes ties.
-_COMMITS = (do.trained(), do.commit(next_eta=0.5), do.commit(), do.last_commit())
-_INITIALISE = (do.eta(0.5), do.initialise(), do.commit(), do.last_commit())
-# Leave out much before small deltas.
-_COARSE = (do.eta(0.5), do.trained(), do.commit(next_eta=0.05), do.commit(), do.last_commit())
+# The first learning rate, 0.05, gives values without a pattern; the second one, 0.5, gives bfloat16 ties to round.
+_COMMITS = (do.others_trained(), do.commit(next_eta=0.5), *END)
+_INITIALISE = (do.change_eta(0.5), do.await_first_parameters(), *END)
+# The encoding of large deltas leaves out much, compared with the small deltas that follow.
+_RESIDUAL = (do.change_eta(0.5), do.others_trained(), do.commit(next_eta=0.05), *END)
 _DIFFERENCES = (
-    do.trained(), do.commit(next_eta=0.5), do.commit(), do.header(), do.payload(), do.apply(), do.reply(tear_after=1),
-    do.commit(), do.header(), do.payload(), do.apply(), do.tear(), do.commit(), do.last_commit())
+    do.others_trained(), do.commit(next_eta=0.5), do.commit(), do.apply_commit(), do.send_reply(break_after=1),
+    do.commit(), do.apply_commit(), do.break_stream(), *END)
 _DROPPED = (
-    do.eta(0.5), do.trained(), do.commit(next_eta=0.05), do.header(), do.payload(), do.refuse("STALE_BASE"),
-    do.commit(), do.header(), do.refuse("EXPIRED_SESSION"), do.commit(), do.last_commit())
+    do.change_eta(0.5), do.others_trained(), do.commit(next_eta=0.05), do.await_header(), do.await_payload(),
+    do.refuse("STALE_BASE"), do.commit(), do.await_header(), do.refuse("EXPIRED_SESSION"), *END)
 # fmt: on
 
 
@@ -100,9 +101,9 @@ def _wire(deltas: bool, wire_type: WireType) -> Scenario:
     steps: tuple[do.Step, ...] = _COMMITS
     more = ""
     if deltas and wire_type in BLOCKS:
-        steps, more = _COARSE, ": what one leaves out is added to the next"
+        steps, more = _RESIDUAL, ": the worker adds what one leaves out to the next"
     elif wire_type in BLOCKS:
-        steps, more = _DIFFERENCES, ": replies are differences, until one is lost"
+        steps, more = _DIFFERENCES, ": replies are differences until one is lost"
     return Scenario(
         f"{name}-{_plain(wire_type)}",
         f"{what} travel as {wire_type.name}{more}",
@@ -120,17 +121,17 @@ def _plain(wire_type: WireType) -> str:
 SCENARIOS = (
     *(_wire(deltas, one) for deltas in (True, False) for one in sorted(ENCODED)),
     *(
-        Scenario(f"dropped-{_plain(one)}", f"two deltas in {one.name} are dropped: what they left out is in the next", (
-            _DROPPED), replace(LARGE, delta_wire_types=(one,)), is_optional=True)
+        Scenario(f"dropped-{_plain(one)}", f"two {one.name} deltas are dropped: the next one adds what they left out",
+            _DROPPED, replace(LARGE, delta_wire_types=(one,)), is_optional=True)
         for one in sorted(BLOCKS)
     ),
-    Scenario("buffers-frozen", "BUFFERs go along, FROZEN tensors never", _COMMITS, BUFFERS),
-    Scenario("buffers-first", "BUFFERs in the first upload, no FROZEN tensors", _INITIALISE, BUFFERS),
+    Scenario("buffers-frozen", "payloads contain BUFFERs, and never FROZEN tensors", _COMMITS, BUFFERS),
+    Scenario("buffers-first", "the first upload contains BUFFERs, and no FROZEN tensors", _INITIALISE, BUFFERS),
     Scenario("names", "names outside ASCII, and several aliases", _COMMITS, _NAMES, name_suffix="-größe-重み"),
-    Scenario("element-types", "tensors of every element type", (
-        do.eta(0.5), do.trained(narrow=True), do.commit(), do.last_commit()), _TYPES, is_optional=True),
-    Scenario("empty-tensor", "tensors of 0 elements", _COMMITS, _EMPTY),
-    Scenario("empty-payload", "all tensors have 0 elements: no chunk, a footer alone", (
-        _INITIALISE), _NOTHING, is_optional=True),
-    Scenario("many-tensors", "a layout of 10 000 tensors", _COMMITS, _tensors(10_000)),
+    Scenario("element-types", "the model has tensors of every element type", (
+        do.change_eta(0.5), do.others_trained(narrow=True), *END), _TYPES, is_optional=True),
+    Scenario("empty-tensor", "some tensors have 0 elements", _COMMITS, _EMPTY),
+    Scenario("empty-payload", "all tensors have 0 elements: a payload is only a footer", _INITIALISE, _NOTHING,
+        is_optional=True),
+    Scenario("many-tensors", "the model has 10 000 tensors", _COMMITS, _tensors(10_000)),
 )

@@ -1,4 +1,4 @@
-"""A scenario, and the layouts that several use."""
+"""The type of a scenario, and the tasks and steps that several scenarios share."""
 
 from dataclasses import dataclass
 
@@ -9,31 +9,31 @@ from gem_core.layout import Layout
 
 __all__ = ["BEGIN", "END", "LARGE", "SMALL", "Scenario"]
 
-# 3 348 bytes: travels whole.
+# A payload has 3 348 bytes, few enough to come in one message with its header.
 SMALL = Task(Layout([tensor("weight", (64, 13)), tensor("bias", (5,))]))
-# Waits for proceed, in bfloat16 too; ends in a short block.
+# A payload must wait for proceed, even in bfloat16. The last block of INT4_BLOCK is not full.
 LARGE = Task(Layout([tensor("weight", (310, 320)), tensor("bias", (801,))]))
-# Above the limit of whole payloads, and cut within elements.
+# More than a payload that comes in one message may have, and no multiple of an element's bytes.
 CHUNK_BYTES = 70_001
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Steps with a name.
+    """A sequence of steps that a candidate must pass.
 
     Attributes:
-        name: as in lists and results.
-        about: what it shows, in a line.
-        steps: what the server does, and what the worker must do; each server of `shards` takes them.
+        name: its name in lists, options and results.
+        about: the situation and what the worker must do, in one line.
+        steps: what the server does and what the worker must do, in order. If there are several servers, each takes all.
         task: what the worker trains.
-        is_basic: whether the simplest worker must pass it.
-        is_optional: whether a worker may say by exit status 3 that it does not do this.
-        chunk_bytes: of the server's chunks.
-        shards: number of servers.
+        is_basic: whether even the simplest worker must pass it (`--basic`).
+        is_optional: whether a worker may exit with status 3, to say that it does not support this.
+        chunk_bytes: the size of the chunks that the server sends.
+        shards: the number of servers.
         needs: features without which the run refuses a worker.
-        uses: features that it is about; without them the scenario is not spoken.
-        needs_process: whether steps signal or kill the process.
-        name_suffix: of the worker's name.
+        uses: features that it is about. If a worker does not announce them, the scenario is not supported.
+        needs_process: whether it signals or kills the process, so that it cannot be played by hand.
+        name_suffix: what is appended to the worker's name.
     """
 
     name: str
@@ -51,10 +51,10 @@ class Scenario:
 
     @property
     def worker_name(self) -> str:
-        """The name with which the candidate joins."""
+        """The value of GEMPS_WORKER_NAME, with which the candidate must join."""
         return f"candidate-{self.name}{self.name_suffix}"
 
 
-# What most scenarios begin and end with.
-BEGIN = (do.trained(), do.commit())
+# The steps with which most scenarios begin and end.
+BEGIN = (do.others_trained(), do.commit())
 END = (do.commit(), do.last_commit())

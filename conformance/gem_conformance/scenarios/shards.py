@@ -1,4 +1,4 @@
-"""Several servers (shards.proto), which all take the same steps."""
+"""Scenarios with several servers, each of which holds a part of the model (shards.proto). All take the same steps."""
 
 from dataclasses import replace
 
@@ -11,10 +11,10 @@ from gem_core.wire_types import WireType
 __all__ = ["SCENARIOS"]
 
 _WEIGHTS, _STEPS = tensor("weight", (310, 330)), tensor("steps", (), "buffer", "int64")
-# Ranges that wait for proceed, of different lengths.
+# The payload for each server is too large for one message, and their lengths differ.
 _LARGE = Task(Layout([_WEIGHTS, tensor("bias", (1001,)), _STEPS, tensor("mean", (1001,), "buffer")]))
 _INT4 = replace(_LARGE, delta_wire_types=(WireType.INT4_BLOCK,))
-_ETA = (do.trained(), do.commit(next_eta=0.02), do.commit(next_eta=0.3), do.last_commit())
+_CHANGING_ETA = (do.others_trained(), do.commit(next_eta=0.02), do.commit(next_eta=0.3), do.last_commit())
 
 
 def _scenario(name: str, about: str, *steps: do.Step, task: Task = _LARGE, shards: int = 2) -> Scenario:
@@ -23,25 +23,26 @@ def _scenario(name: str, about: str, *steps: do.Step, task: Task = _LARGE, shard
 
 # fmt: off
 SCENARIOS = (
-    _scenario("first", "three servers without parameters: to each its range, BUFFERs to the last",
-        do.initialise(), *END, shards=3),
-    _scenario("small", "ranges that travel whole", *BEGIN, *END, task=SMALL),
-    _scenario("eta", "three servers, the learning rate is the primary's", *_ETA, shards=3),
-    _scenario("int4", "ranges are cut between blocks", *_ETA, task=_INT4),
-    _scenario("retry-info", "refused with RetryInfo, at all servers, twice", *BEGIN,
-        do.header(), do.refuse("WAITING_ROOM", retry_after=1.0),
-        do.header(), do.proceed(), do.chunks(1), do.refuse("STALLED", retry_after=1.0), *END),
-    _scenario("no-retry", "refused without RetryInfo: a bug, stop", *BEGIN, do.header(), do.refuse("SIZE_MISMATCH"),
-        do.must_stop("the refusal says that it is the worker's own fault")),
-    _scenario("stale-base", "refused as stale: pull from all", *BEGIN, do.header(), do.refuse("STALE_BASE"), *END),
-    _scenario("expired", "the session has expired: join the primary, then the other, pull", *BEGIN,
-        do.header(), do.refuse("EXPIRED_SESSION"), *END),
-    _scenario("dropped-reply", "the primary's verdict is lost: not a second time", *BEGIN,
-        do.header(), do.payload(), do.apply(), do.at("last", do.reply()), do.at("primary", do.tear()),
-        do.last_commit()),
-    _scenario("torn-piece", "one piece breaks: the others refuse theirs with STALLED", *BEGIN, do.header(),
-        do.at("last", do.proceed(), do.chunks(1), do.tear()),
-        do.at("primary", do.payload(), do.refuse("STALLED", retry_after=0.5, alone=True)), *END),
-    _scenario("restart", "other incarnations of both servers", *BEGIN,
-        do.commit(), do.header(), do.restart(lost=1), *END),
+    _scenario("first", "three servers have no parameters: the worker uploads its range to each, BUFFERs to the last",
+        do.await_first_parameters(), *END, shards=3),
+    _scenario("small", "the payload for each server is small enough for one message", *BEGIN, *END, task=SMALL),
+    _scenario("eta", "three servers announce different learning rates: the primary's counts", *_CHANGING_ETA, shards=3),
+    _scenario("int4", "the ranges of INT4_BLOCK deltas begin at block boundaries", *_CHANGING_ETA, task=_INT4),
+    _scenario("retry-info", "all servers refuse a commit with RetryInfo, twice: the worker waits for its delay", *BEGIN,
+        do.await_header(), do.refuse("WAITING_ROOM", retry_after=1.0),
+        do.await_header(), do.send_proceed(), do.await_chunks(1), do.refuse("STALLED", retry_after=1.0), *END),
+    _scenario("no-retry", "all servers refuse a commit without RetryInfo: the worker ends", *BEGIN, do.await_header(),
+        do.refuse("SIZE_MISMATCH"), do.expect_error_exit("the refusal says that it is the worker's own fault")),
+    _scenario("stale-base", "all servers refuse a commit with STALE_BASE: the worker pulls from all", *BEGIN,
+        do.await_header(), do.refuse("STALE_BASE"), *END),
+    _scenario("expired", "the session has expired: the worker joins the primary, then the other, and pulls", *BEGIN,
+        do.await_header(), do.refuse("EXPIRED_SESSION"), *END),
+    _scenario("dropped-reply", "the primary's verdict is lost: the worker does not commit its delta again", *BEGIN,
+        do.apply_commit(), do.at_server("last", do.send_reply()),
+        do.at_server("primary", do.break_stream()), do.last_commit()),
+    _scenario("torn-piece", "one piece of a commit is lost, and the other server refuses its own with STALLED", *BEGIN,
+        do.await_header(), do.at_server("last", do.send_proceed(), do.await_chunks(1), do.break_stream()),
+        do.at_server("primary", do.await_payload(), do.refuse("STALLED", retry_after=0.5, alone=True)), *END),
+    _scenario("restart", "both servers restart, and have lost a commit", *BEGIN,
+        do.commit(), do.await_header(), do.restart_server(lost=1), *END),
 )

@@ -1,7 +1,8 @@
-"""A gRPC server that turns what comes into events of one queue, and decides nothing itself.
+"""A gRPC server that puts everything it receives into one queue of events, and decides nothing itself.
 
-gRPC's threads carry bytes; the scenario's thread reads the queue and answers through `Call`. Every method is served as
-a stream of raw bytes in both directions, which is the same as a unary call on the wire.
+gRPC's threads only carry bytes. The scenario's thread reads the queue, decides, and answers through `Call`. Every
+method is served as a stream of raw bytes in both directions: on the network, a unary call looks the same as a stream
+with one message in each direction.
 """
 
 from __future__ import annotations
@@ -20,19 +21,21 @@ from google.rpc import code_pb2
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
-__all__ = ["Call", "Event", "Kind", "Refusal", "Wire"]
+__all__ = ["Call", "Event", "EventKind", "GrpcServer", "Refusal"]
 
-# Messages above the contract's limit must reach the judge, so that the fault has its own name.
+# Bytes. Messages above the contract's limit must reach the judge, so that it can report TOO_LARGE; with the contract's
+# own limit gRPC would end the call before.
 _RECEIVE_LIMIT = 64 << 20
-# Each open call occupies one thread.
+# Each open call occupies one thread. A worker has two or three open at most.
 _THREADS = 32
 _SERVICES = ("gemps.v1.WorkerService", "gemps.v1.ObserverService")
 _DETAILS_KEY = "grpc-status-details-bin"
+# After a restart the port may stay busy for a moment.
 _REBIND_SECONDS = 10.0
 
 
-class Kind(Enum):
-    """Type of an event."""
+class EventKind(Enum):
+    """What happened. The values complete sentences of faults, such as "came the end of the call"."""
 
     MESSAGE = "a message"
     HALF_CLOSED = "the end of its messages"
@@ -46,12 +49,12 @@ class Refusal:
     """How the kit ends a call.
 
     Attributes:
-        code: gRPC's status code. OK ends a stream as if it were complete.
-        reason: an ErrorReason's name; empty: no ErrorInfo, as after a broken connection.
-        retry_after: seconds for RetryInfo; None: none.
-        is_final: whether the metadata say `final`.
+        code: the status code of gRPC. OK ends a stream as if it were complete.
+        reason: the name of an ErrorReason. If it is empty there is no ErrorInfo, as after a broken connection.
+        retry_after: the delay of RetryInfo in seconds. If it is None there is no RetryInfo.
+        is_final: whether the metadata of ErrorInfo has `final` = `true`.
         metadata: further metadata of ErrorInfo.
-        message: the status's text.
+        message: the text of the status, for people.
     """
 
     code: grpc.StatusCode
@@ -62,7 +65,7 @@ class Refusal:
     message: str = "the conformance kit ends this call"
 
     def status(self) -> Status:
-        """Return the google.rpc.Status with its details."""
+        """Return the google.rpc.Status of this refusal, with ErrorInfo and RetryInfo among its details."""
         status = Status(code=code_pb2.Code.Value(self.code.name), message=self.message)
         if self.reason:
             metadata = dict(self.metadata) | ({"final": "true"} if self.is_final else {})
@@ -76,9 +79,17 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What came. `message`: bytes, or a text about an illegal frame; `status`: a process's; `at`: monotonic seconds."""
+    """Something that came from the candidate or happened to it.
 
-    kind: Kind
+    Attributes:
+        kind: what happened.
+        call: the call to which it belongs; None for the end of the process.
+        message: the serialized message; for an illegal frame, its description in UTF-8.
+        status: the exit status of the process that ended.
+        at: when it came, in seconds of the monotonic clock.
+    """
+
+    kind: EventKind
     call: Call | None = None
     message: bytes = b""
     status: int = 0
@@ -86,7 +97,15 @@ class Event:
 
 
 class Call:
-    """A call over gRPC. `send` and `end` do not block."""
+    """A call over gRPC.
+
+    Its methods never block, and only the scenario's thread calls them, except `handle`, which runs in a thread of gRPC.
+
+    Attributes:
+        method: the name of the method, such as "Commit", without its service.
+        is_over: whether the kit has ended the call. Events of such a call are ignored.
+        is_lane: whether it is a connection to the lane (`LaneCall`).
+    """
 
     is_lane = False
 
@@ -100,29 +119,29 @@ class Call:
         self._allowed = threading.Semaphore(0)
 
     def send(self, message: bytes) -> None:
-        """Send a message after those before it."""
+        """Queue a serialized message, which is sent after those that were queued before."""
         self._outgoing.put(message)
 
     def end(self, refusal: Refusal | None = None) -> None:
-        """End the call after its messages: with OK, or refused."""
+        """End the call once all queued messages are sent: with OK, or with the status of `refusal`."""
         self.is_over = True
         self._outgoing.put(refusal)
 
     def stop_reading(self) -> None:
-        """Read no further messages; flow control then blocks the candidate."""
+        """Take no further messages from gRPC, so that its flow control soon stops the candidate from sending."""
         self._may_read.clear()
 
     def read_one(self) -> None:
-        """Read one message although reading has stopped."""
+        """Take one more message although reading is stopped."""
         self._allowed.release()
 
-    def go_on_reading(self) -> None:
-        """Read again."""
+    def resume_reading(self) -> None:
+        """Take all messages again, after `stop_reading`."""
         self._may_read.set()
         self._allowed.release()
 
     def handle(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Yield what is to be sent. Runs in gRPC's thread."""
+        """Yield the messages to be sent until the call ends. Runs in a thread of gRPC, and starts one that reads."""
         context.add_callback(self._ended)
         threading.Thread(target=self._read, args=(messages,), daemon=True).start()
         while (outgoing := self._outgoing.get()) is not None:
@@ -141,34 +160,42 @@ class Call:
                 message = next(messages, None)
                 if message is None:
                     break
-                self._events.put(Event(Kind.MESSAGE, self, message))
-        except Exception:  # grpcio raises a bare Exception when the call has ended
+                self._events.put(Event(EventKind.MESSAGE, self, message))
+        except Exception:  # grpcio raises a bare Exception once the call has ended
             return
-        self._events.put(Event(Kind.HALF_CLOSED, self))
+        self._events.put(Event(EventKind.HALF_CLOSED, self))
 
     def _ended(self) -> None:
         self._outgoing.put(None)
-        self.go_on_reading()
-        self._events.put(Event(Kind.ENDED, self))
+        self.resume_reading()
+        self._events.put(Event(EventKind.ENDED, self))
 
 
-class Wire:
-    """The server at `listen` (HOST:PORT; port 0 takes any, and keeps it over restarts)."""
+class GrpcServer:
+    """A server that can be stopped and started again at the same port.
+
+    Args:
+        listen: HOST:PORT. With port 0 the operating system chooses a port at the first start, which later starts keep.
+
+    Attributes:
+        events: everything that came, in order.
+        host, port: the address.
+    """
 
     def __init__(self, listen: str = "127.0.0.1:0") -> None:
         self.events: queue.Queue[Event] = queue.Queue()
         self.host, _, port = listen.rpartition(":")
         self.port = int(port)
         self._server: grpc.Server | None = None
-        self._was_here = False
+        self._was_started = False
 
     @property
     def address(self) -> str:
-        """HOST:PORT."""
+        """The address as HOST:PORT, which is the value of GEMPS_SERVER."""
         return f"{self.host}:{self.port}"
 
     def start(self) -> None:
-        """Listen. Raises OSError if the port is taken."""
+        """Start to accept calls. Raises OSError if another program has the port."""
         server = grpc.server(
             ThreadPoolExecutor(_THREADS),
             handlers=[_Handlers(self.events)],
@@ -179,21 +206,20 @@ class Wire:
                 ("grpc.keepalive_permit_without_calls", 1),
             ],
         )
-        until = time.monotonic() + (_REBIND_SECONDS if self._was_here else 0.0)
+        until = time.monotonic() + (_REBIND_SECONDS if self._was_started else 0.0)
         while True:
             try:
                 self.port = server.add_insecure_port(self.address) or self.port
                 break
             except RuntimeError:
-                # After a restart the port may stay busy for a moment.
                 if time.monotonic() >= until:
                     raise OSError(f"cannot listen at {self.address}: is another server there?") from None
                 time.sleep(0.1)
         server.start()
-        self._server, self._was_here = server, True
+        self._server, self._was_started = server, True
 
     def stop(self) -> None:
-        """Drop all connections, as a killed server does."""
+        """Stop listening and break all open calls, as the end of a killed server does."""
         server, self._server = self._server, None
         if server is not None:
             server.stop(0).wait()
