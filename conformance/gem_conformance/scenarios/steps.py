@@ -39,8 +39,9 @@ _Arguments = ParamSpec("_Arguments")
 _CHECKSUM_REFUSALS = 8
 # Seconds that the answer to Leave may take to reach a worker that was started by hand, before its server stops.
 _LEAVE_SECONDS = 1.0
-# Commits that a worker may still make after SIGTERM.
-_LAST_COMMITS = 5
+# What a worker may still commit after SIGTERM: so many commits, or any number within these seconds, because on a busy
+# machine the thread that handles the signal may come late.
+_LAST_COMMITS, _LAST_SECONDS = 5, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,9 +416,11 @@ def interrupt(play: Play) -> None:
     play.is_interrupted = play.may_stop = True
     expected = 'Leave with a reason such as "interrupted", and the end of the process'
     play.disturbance = Disturbance("sent SIGTERM", expected, Place.SESSION)
+    commits, sent = 0, time.monotonic()
     try:
-        for _ in range(_LAST_COMMITS):
+        while commits < _LAST_COMMITS or time.monotonic() - sent < _LAST_SECONDS:
             commit().take(play)
+            commits += 1
     except StoppedError:
         if not play.has_left:
             came = f"exit status {play.conversation.exit_status}"
@@ -425,7 +428,7 @@ def interrupt(play: Play) -> None:
         if play.leave_reason in ("", "finished"):
             raise FaultError(FaultName.WRONG_LEAVE_REASON, expected, repr(play.leave_reason), Place.SESSION) from None
     else:
-        raise FaultError(FaultName.IGNORED_SIGTERM, expected, f"{_LAST_COMMITS} commits", Place.SESSION)
+        raise FaultError(FaultName.IGNORED_SIGTERM, expected, f"{commits} commits", Place.SESSION)
 
 
 @_step
