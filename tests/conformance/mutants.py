@@ -1,16 +1,24 @@
-"""Edits of the reference worker that break one rule of the contract each, and the fault that the kit must name.
+"""Edits of the reference worker, as data: mutants break one rule of the contract each, and allowed variants none.
 
-The file is data. A mutant is made by replacing `old`, which the worker's text has exactly once, by `new`; `more` has
-further such pairs.
+An edit replaces the text `old`, which the source of the worker must contain exactly once, by `new`. `more` has further
+pairs of such texts.
 """
 
 from typing import NamedTuple
 
-__all__ = ["LIBERTIES", "MUTANTS", "OPTIONAL_MUTANTS", "Liberty", "Mutant"]
+__all__ = ["ALLOWED_VARIANTS", "MUTANTS", "OPTIONAL_MUTANTS", "AllowedVariant", "Mutant"]
 
 
 class Mutant(NamedTuple):
-    """A wrong worker. `rule`: what it breaks; `scenario`: the one that shows it; `fault`: by this name."""
+    """A worker that breaks a rule.
+
+    Attributes:
+        name: a short description of the mistake.
+        rule: the rule that it breaks.
+        scenario: the scenario that shows the mistake.
+        fault: the name of the fault that the kit must report.
+        old, new, more: the edits.
+    """
 
     name: str
     rule: str
@@ -21,8 +29,14 @@ class Mutant(NamedTuple):
     more: tuple[tuple[str, str], ...] = ()
 
 
-class Liberty(NamedTuple):
-    """A worker that does something in another way, which the contract allows; `scenarios` must pass."""
+class AllowedVariant(NamedTuple):
+    """A worker that does something in another way than the reference worker, which the contract allows too.
+
+    Attributes:
+        name: a short description of the difference.
+        scenarios: the scenarios that it must pass.
+        old, new, more: the edits.
+    """
 
     name: str
     scenarios: tuple[str, ...]
@@ -31,7 +45,7 @@ class Liberty(NamedTuple):
     more: tuple[tuple[str, str], ...] = ()
 
 
-# Of reference_worker.py.
+# Edits of examples/workers/python/reference_worker.py.
 MUTANTS = [
     # --- Join
     Mutant(
@@ -60,7 +74,7 @@ MUTANTS = [
     ),
     Mutant(
         "constant-name",
-        "the worker's name is its own",
+        "the worker's name is that of GEMPS_WORKER_NAME",
         "pull",
         "WRONG_JOIN",
         "worker_name=self.name",
@@ -68,7 +82,7 @@ MUTANTS = [
     ),
     Mutant(
         "no-aliases",
-        "a tensor's other names are part of the layout",
+        "a tensor's aliases are part of the layout",
         "buffers-frozen",
         "WRONG_LAYOUT",
         'aliases=tensor.get("aliases", ())',
@@ -76,7 +90,7 @@ MUTANTS = [
     ),
     Mutant(
         "first-alias-alone",
-        "all other names are part of the layout",
+        "all aliases are part of the layout",
         "names",
         "WRONG_LAYOUT",
         'aliases=tensor.get("aliases", ())',
@@ -100,7 +114,7 @@ MUTANTS = [
     ),
     Mutant(
         "offers-what-the-task-does-not-have",
-        "Join offers the wire types that are wanted",
+        "Join offers the wire types of the task",
         "pull",
         "WRONG_OFFER",
         'delta_wire_types=offer(self.task["delta_wire_types"])',
@@ -108,7 +122,7 @@ MUTANTS = [
     ),
     Mutant(
         "announces-local-steps",
-        "a worker does what it announces",
+        "a worker announces only features that it has",
         "local-steps",
         "IGNORED_LOCAL_STEPS",
         "worker_name=self.name,",
@@ -116,7 +130,7 @@ MUTANTS = [
     ),
     Mutant(
         "announces-early-proceed",
-        "an early proceed is the only one",
+        "after an early proceed no other proceed comes",
         "early-proceed",
         "IGNORED_EARLY_PROCEED",
         "worker_name=self.name,",
@@ -125,7 +139,7 @@ MUTANTS = [
     # --- Initialize
     Mutant(
         "initializes-always",
-        "Initialize only if there are no parameters",
+        "a worker initializes only if there are no parameters",
         "pull",
         "UNEXPECTED_CALL",
         "if not joined.has_parameters:",
@@ -133,7 +147,7 @@ MUTANTS = [
     ),
     Mutant(
         "never-initializes",
-        "Initialize if there are no parameters",
+        "a worker initializes if there are no parameters",
         "initialise",
         "NO_PROGRESS",
         "if not joined.has_parameters:",
@@ -149,7 +163,7 @@ MUTANTS = [
     ),
     Mutant(
         "initializes-without-buffers",
-        "a payload has the BUFFERs",
+        "a payload contains the BUFFERs",
         "buffers-first",
         "WRONG_SIZE",
         "payload = self.theta.tobytes() + self.buffers\n            header = p",
@@ -174,7 +188,7 @@ MUTANTS = [
     ),
     Mutant(
         "footer-in-the-middle",
-        "the footer is behind all bytes",
+        "the footer comes after all bytes",
         "commit-large",
         "WRONG_SIZE",
         "payload[start : start + CHUNK_BYTES]",
@@ -206,7 +220,7 @@ MUTANTS = [
     ),
     Mutant(
         "chunk-sent-twice",
-        "chunks are one behind the other",
+        "each byte is sent once",
         "commit-large",
         "WRONG_CHUNK",
         "        yield kind(chunk=payload[start : start + CHUNK_BYTES])",
@@ -215,7 +229,7 @@ MUTANTS = [
     ),
     Mutant(
         "empty-messages",
-        "a message has a part",
+        "a message has at least one part",
         "commit-large",
         "WRONG_CHUNK",
         "        yield kind(chunk=payload[start : start + CHUNK_BYTES])",
@@ -223,7 +237,7 @@ MUTANTS = [
     ),
     Mutant(
         "half-closes-in-the-middle",
-        "a stream ends behind a footer",
+        "a stream ends after a footer",
         "commit-large",
         "OUT_OF_ORDER",
         "                        requests.put(message)",
@@ -272,8 +286,8 @@ MUTANTS = [
         "if True:",
     ),
     Mutant(
-        "header-again-behind-proceed",
-        "behind proceed come chunks",
+        "header-again-after-proceed",
+        "after proceed come chunks only",
         "commit-large",
         "OUT_OF_ORDER",
         "                    for message in messages:\n                        requests.put(message)",
@@ -316,8 +330,8 @@ MUTANTS = [
         "the session id is the same in each call",
         "pull",
         "WRONG_SESSION",
-        "session_id=self.session_id,\n                    sequence",
-        "session_id=bytes(range(16)),\n                    sequence",
+        "session_id=self.session_id,\n            sequence",
+        "session_id=bytes(range(16)),\n            sequence",
     ),
     Mutant(
         "float32-in-the-header",
@@ -353,7 +367,7 @@ MUTANTS = [
     ),
     Mutant(
         "eta-of-the-first-join",
-        "each verdict has the next learning rate",
+        "each verdict brings the next learning rate",
         "next-eta",
         "IGNORED_ETA",
         "self.eta, self.finished = news.next_eta, ",
@@ -361,7 +375,7 @@ MUTANTS = [
     ),
     Mutant(
         "eta-of-verdicts-alone",
-        "Join says the next learning rate, too",
+        "Join's answer brings the next learning rate, too",
         "next-eta",
         "IGNORED_ETA",
         "        self.learn(joined)\n",
@@ -394,7 +408,7 @@ MUTANTS = [
     ),
     Mutant(
         "local-steps-in-the-header",
-        "local_steps is the run's",
+        "local_steps is that of the run",
         "pull",
         "IGNORED_LOCAL_STEPS",
         "samples=1,",
@@ -411,7 +425,7 @@ MUTANTS = [
     # --- what is received
     Mutant(
         "no-checksum-of-parameters",
-        "a transfer whose footer does not match does not exist",
+        "parameters whose footer does not match are not used",
         "bad-parameters",
         "UNFINISHED_PARAMETERS",
         "footer.crc32c != google_crc32c.value(bytes(payload)) or ",
@@ -419,7 +433,7 @@ MUTANTS = [
     ),
     Mutant(
         "end-of-a-stream-is-a-footer",
-        "a transfer that ends without footer was torn",
+        "a transfer that ends without a footer is incomplete",
         "pull-ended",
         "UNFINISHED_PARAMETERS",
         "            message = next_of(stream)\n",
@@ -430,8 +444,8 @@ MUTANTS = [
         "                break\n",
     ),
     Mutant(
-        "no-look-at-the-digest",
-        "parameters of another digest are another model's",
+        "ignores-the-digest",
+        "parameters with another digest belong to another model",
         "wrong-digest",
         "WRONG_DIGEST",
         "if header.layout_digest != self.digest:",
@@ -448,8 +462,8 @@ MUTANTS = [
     ),
     # --- the one rule
     Mutant(
-        "next-sequence-without-a-rule",
-        "an open delta keeps its sequence",
+        "next-sequence-without-the-one-rule",
+        "a delta whose outcome is unknown keeps its sequence",
         "dropped-reply",
         "NEW_SEQUENCE_ON_RETRY",
         "                self.join()\n",
@@ -503,7 +517,7 @@ MUTANTS = [
     ),
     Mutant(
         "no-back-off",
-        "wait after failures",
+        "a worker waits after failures",
         "back-off",
         "NO_BACK_OFF",
         "return self.pause / 2 * random.uniform(0.5, 1)",
@@ -527,7 +541,7 @@ MUTANTS = [
     ),
     Mutant(
         "half-of-retry-info",
-        "RetryInfo's delay is the least",
+        "a worker waits at least for RetryInfo's delay",
         "retry-info",
         "IGNORED_RETRY_INFO",
         "return delay * random.uniform(1, 1.2)",
@@ -535,7 +549,7 @@ MUTANTS = [
     ),
     Mutant(
         "retries-bugs",
-        "what is not named is a bug: stop",
+        "a reason that errors.proto does not name is a bug: the worker ends",
         "no-retry",
         "RETRIED_WITHOUT_RETRY_INFO",
         "if reason not in RULE_REASONS and (reason or code not in TRANSPORT_CODES):",
@@ -567,7 +581,7 @@ MUTANTS = [
     ),
     Mutant(
         "ends-bugs-with-0",
-        "a bug is no success",
+        "a bug ends with a status other than 0",
         "no-retry",
         "WRONG_EXIT",
         "BUG, FINAL, NOT_SPOKEN, INTERRUPTED = 1,",
@@ -575,7 +589,7 @@ MUTANTS = [
     ),
     Mutant(
         "final-with-status-1",
-        "a final refusal is status 2",
+        "a final refusal ends with status 2",
         "final-layout-mismatch",
         "WRONG_EXIT",
         "BUG, FINAL, NOT_SPOKEN, INTERRUPTED = 1, 2",
@@ -583,7 +597,7 @@ MUTANTS = [
     ),
     Mutant(
         "retries-final-refusals",
-        "after a final refusal nothing helps",
+        "after a final refusal the worker ends",
         "newer-session",
         "IGNORED_FINAL",
         "        if final:\n            stop(FINAL, error)\n",
@@ -591,7 +605,7 @@ MUTANTS = [
     ),
     Mutant(
         "knows-final-reasons-by-name",
-        "final is what the metadata say",
+        "the metadata says whether a refusal is final",
         "unknown-final",
         "WRONG_EXIT",
         'info.metadata.get("final") == "true"',
@@ -599,7 +613,7 @@ MUTANTS = [
     ),
     Mutant(
         "newer-session-is-a-newer-call",
-        "another process has the name",
+        "NEWER_SESSION means that another process has the name",
         "newer-session",
         "IGNORED_FINAL",
         'info.reason, info.metadata.get("final") == "true"',
@@ -607,7 +621,7 @@ MUTANTS = [
     ),
     Mutant(
         "stops-at-newer-call",
-        "a newer call of one's own is no failure",
+        "NEWER_CALL is followed by the one rule",
         "newer-call",
         "STOPPED",
         '("SEQUENCE_GAP", "NOT_INITIALIZED", "NEWER_CALL", ',
@@ -639,15 +653,15 @@ MUTANTS = [
     ),
     Mutant(
         "stops-at-a-checksum",
-        "a damaged transfer is followed by the rule",
+        "CHECKSUM is followed by the one rule",
         "checksum",
         "STOPPED",
         "        if self.damaged > 5:",
         "        if self.damaged:",
     ),
     Mutant(
-        "damaged-for-ever",
-        "more than five checksums in a row are a bug",
+        "retries-checksum-refusals-for-ever",
+        "after more than five CHECKSUM refusals in a row a worker ends",
         "checksum-always",
         "RETRIED_TOO_OFTEN",
         "self.damaged > 5",
@@ -655,7 +669,7 @@ MUTANTS = [
     ),
     Mutant(
         "stops-without-parameters",
-        "NOT_INITIALIZED is followed by the rule",
+        "NOT_INITIALIZED is followed by the one rule",
         "not-initialised",
         "STOPPED",
         '"NOT_INITIALIZED", ',
@@ -663,7 +677,7 @@ MUTANTS = [
     ),
     Mutant(
         "stops-at-unknown-waits",
-        "an unknown reason with RetryInfo is waited for",
+        "after an unknown reason with RetryInfo a worker waits",
         "unknown-wait",
         "STOPPED",
         "        if delay is not None:",
@@ -671,7 +685,7 @@ MUTANTS = [
     ),
     Mutant(
         "waits-for-another-server",
-        "UNIMPLEMENTED without ErrorInfo is another server",
+        "UNIMPLEMENTED without ErrorInfo comes from a server of another kind",
         "no-gemps",
         "RETRIED_WITHOUT_RETRY_INFO",
         '("UNAVAILABLE", "CANCELLED", ',
@@ -679,8 +693,8 @@ MUTANTS = [
     ),
     # --- the end
     Mutant(
-        "commits-behind-finished",
-        "FINISHED in a verdict is the end",
+        "commits-after-finished",
+        "after FINISHED in a verdict a worker leaves",
         "finished",
         "IGNORED_FINISHED",
         "news.run_state == run_pb2.RUN_STATE_FINISHED",
@@ -688,7 +702,7 @@ MUTANTS = [
     ),
     Mutant(
         "joins-a-finished-run",
-        "FINISHED in Join's answer is the end",
+        "after FINISHED in Join's answer a worker leaves",
         "finished-before",
         "IGNORED_FINISHED",
         "        self.learn(joined)\n",
@@ -696,15 +710,15 @@ MUTANTS = [
     ),
     Mutant(
         "run-finished-is-a-bug",
-        "RUN_FINISHED is the end",
+        "after RUN_FINISHED a worker leaves",
         "finished-refused",
         "WRONG_EXIT",
         'if reason == "RUN_FINISHED":',
         "if False:",
     ),
     Mutant(
-        "commits-behind-run-finished",
-        "RUN_FINISHED is the end",
+        "commits-after-run-finished",
+        "after RUN_FINISHED a worker leaves",
         "finished-refused",
         "IGNORED_FINISHED",
         "            self.finished = True\n            return 0",
@@ -712,7 +726,7 @@ MUTANTS = [
     ),
     Mutant(
         "no-leave",
-        "a worker leaves",
+        "a worker calls Leave before it ends",
         "finished",
         "NO_LEAVE",
         "self.server.Leave(",
@@ -720,15 +734,15 @@ MUTANTS = [
     ),
     Mutant(
         "status-1-at-the-end",
-        "the end of a run is status 0",
+        "at the end of a run a worker exits with 0",
         "finished",
         "WRONG_EXIT",
         "return 0 if self.finished else INTERRUPTED",
         "return 1",
     ),
     Mutant(
-        "stays-behind-leave",
-        "a worker ends",
+        "stays-after-leave",
+        "after Leave the process ends",
         "finished",
         "NOT_ENDED",
         "return 0 if self.finished else INTERRUPTED",
@@ -743,8 +757,8 @@ MUTANTS = [
         "                self.pause, self.damaged, self.finished = 0.1, 0, True\n",
     ),
     Mutant(
-        "dies-of-sigterm",
-        "SIGTERM is followed by Leave",
+        "ends-at-once-on-sigterm",
+        "after SIGTERM a worker leaves",
         "interrupted",
         "NO_LEAVE",
         "signal.signal(signal.SIGTERM, worker.interrupt)",
@@ -752,7 +766,7 @@ MUTANTS = [
     ),
     Mutant(
         "ignores-sigterm",
-        "SIGTERM is followed by the end",
+        "after SIGTERM a worker ends",
         "interrupted",
         "IGNORED_SIGTERM",
         "        self.interrupted = True",
@@ -760,7 +774,7 @@ MUTANTS = [
     ),
     Mutant(
         "finished-by-sigterm",
-        "the reason of Leave is why it leaves",
+        "Leave has the reason why the worker leaves",
         "interrupted",
         "WRONG_LEAVE_REASON",
         '"finished" if self.finished else "interrupted"',
@@ -768,33 +782,33 @@ MUTANTS = [
     ),
 ]
 
-# Of optional_worker.py.
+# Edits of optional_worker.py.
 OPTIONAL_MUTANTS = [
     Mutant(
         "forgets-what-was-left-out",
-        "what a lossy delta leaves out is in the next",
+        "what a lossy delta leaves out is added to the next",
         "delta-int4-block",
         "WRONG_LEFT_OUT",
-        "self.left = due - decode_int4(data, due.size)",
+        "self.residual = due - decode_int4(data, due.size)",
         "pass",
     ),
     Mutant(
         "forgets-what-dropped-deltas-left-out",
-        "what a dropped delta leaves out is in the next, too",
+        "what a dropped delta leaves out is added to the next, too",
         "dropped-int4-block",
         "WRONG_LEFT_OUT",
-        "self.left = due - decode_int4(data, due.size)",
+        "self.residual = due - decode_int4(data, due.size)",
         "self.pending = due - decode_int4(data, due.size)",
         (
             (
                 "                self.pause, self.damaged = 0.1, 0\n",
-                "                self.pause, self.damaged, self.left = 0.1, 0, self.pending\n",
+                "                self.pause, self.damaged, self.residual = 0.1, 0, self.pending\n",
             ),
-            ("early, left, steps, joined = 0,", "pending = np.float32(0)\n    early, left, steps, joined = 0,"),
+            ("early_sequence, residual,", "pending = np.float32(0)\n    early_sequence, residual,"),
         ),
     ),
     Mutant(
-        "cuts-int4",
+        "truncates-int4",
         "INT4_BLOCK rounds half to even",
         "delta-int4-block",
         "WRONG_VALUES",
@@ -806,11 +820,11 @@ OPTIONAL_MUTANTS = [
         "an early proceed belongs to its stream",
         "early-proceed-torn",
         "DATA_BEFORE_PROCEED",
-        "self.joined, self.early, settings = news, 0, news.settings",
+        "self.joined, self.early_sequence, settings = news, 0, news.settings",
         "self.joined, settings = news, news.settings",
     ),
     Mutant(
-        "sums-what-is-to-be-a-mean",
+        "sums-local-steps-instead-of-the-mean",
         "normalise_local_steps asks for the mean",
         "local-steps-mean",
         "IGNORED_LOCAL_STEPS",
@@ -818,7 +832,7 @@ OPTIONAL_MUTANTS = [
         "self.divisor = 1",
     ),
     Mutant(
-        "takes-whole-local-steps",
+        "ignores-local-rate",
         "local_rate scales local steps",
         "local-steps-rate",
         "IGNORED_LOCAL_STEPS",
@@ -827,7 +841,7 @@ OPTIONAL_MUTANTS = [
     ),
     Mutant(
         "other-magic",
-        "HELLO has its magic",
+        "HELLO contains the magic bytes of the lane",
         "lane",
         "WRONG_FRAME",
         'b"gemps-lane"',
@@ -843,7 +857,7 @@ OPTIONAL_MUTANTS = [
     ),
     Mutant(
         "stops-without-the-lane",
-        "who cannot reach the lane commits over gRPC",
+        "a worker that cannot use the lane commits over gRPC",
         "lane-refused",
         "STOPPED",
         "            except OSError:\n                pass\n",
@@ -851,48 +865,48 @@ OPTIONAL_MUTANTS = [
     ),
 ]
 
-# Of reference_worker.py.
-LIBERTIES = [
-    Liberty(
+# Edits of examples/workers/python/reference_worker.py.
+ALLOWED_VARIANTS = [
+    AllowedVariant(
         "gradients-with-scale",
         ("commit-small", "commit-large", "delta-bfloat16", "next-eta"),
         "delta = np.float32(-self.eta) * self.theta",
         "delta = self.theta",
         (("samples=1,", "scale=-self.eta,"),),
     ),
-    Liberty(
+    AllowedVariant(
         "header-alone-for-small-payloads",
         ("commit-small", "dropped-reply", "empty-payload"),
         "if len(payload) <= WHOLE_BYTES:",
         "if False:",
     ),
-    Liberty(
+    AllowedVariant(
         "chunks-cut-within-elements",
         ("initialise", "commit-large", "buffers-first"),
         "CHUNK_BYTES = 64 * 1024, 1024 * 1024",
         "CHUNK_BYTES = 64 * 1024, 4099",
     ),
-    Liberty(
+    AllowedVariant(
         "heartbeats-between-commits",
         ("commit-small", "dropped-reply"),
         "                self.pause, self.damaged = 0.1, 0\n",
         "                self.pause, self.damaged = 0.1, 0\n"
         "                self.server.Heartbeat(session_pb2.HeartbeatRequest(session_id=self.session_id))\n",
     ),
-    Liberty(
+    AllowedVariant(
         "a-stream-for-each-commit",
         ("commit-large", "torn-commit"),
         "                self.pause, self.damaged = 0.1, 0\n",
         "                self.pause, self.damaged = 0.1, 0\n                return\n",
     ),
-    Liberty(
+    AllowedVariant(
         "repeats-what-is-open",
         ("dropped-reply", "torn-commit", "finished-rejoin"),
         "                self.join()\n",
         "                if self.pause > 0.1:\n                    self.commits()\n                self.join()\n",
         (("samples=1,", "payload_crc32c=google_crc32c.value(payload),"),),
     ),
-    Liberty(
+    AllowedVariant(
         "leaves-out-unchanged-buffers",
         ("buffers-frozen", "reply-of-others"),
         "payload = encode(self.wire_type, delta) + self.buffers",

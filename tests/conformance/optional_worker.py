@@ -1,7 +1,7 @@
-"""The reference worker with optional parts: lossy deltas, local steps, early proceed and the lane.
+"""The reference worker with optional parts: INT4_BLOCK deltas, local steps, early proceed and the lane.
 
-Needs PYTHONPATH=examples/workers/python. Tests play the kit's optional scenarios with it, and edit it into mutants as
-they do with the reference worker.
+It imports the reference worker, so PYTHONPATH must contain examples/workers/python. Tests play the kit's optional
+scenarios with it, and edit it into mutants as they do with the reference worker.
 """
 
 import json
@@ -25,7 +25,7 @@ reference_worker.WIRE_TYPES["int4_block"] = INT4
 
 
 def encode_int4(values):
-    """Blocks of 256: a float32 scale, then two elements a byte."""
+    """Return float32 values as INT4_BLOCK: blocks of 256 elements, each a float32 scale and two elements per byte."""
     blocks, out = [values[at : at + 256] for at in range(0, values.size, 256)], b""
     for block in blocks:
         scale = np.abs(block).max() / np.float32(7)
@@ -37,7 +37,7 @@ def encode_int4(values):
 
 
 def decode_int4(data, count):
-    """The inverse."""
+    """Return the `count` float32 values that `data` encodes as INT4_BLOCK."""
     values = np.empty(count, np.float32)
     for at in range(0, count, 256):
         start = at // 256 * 132
@@ -50,7 +50,7 @@ def decode_int4(data, count):
 
 
 class LaneError(grpc.RpcError):
-    """END: a refusal, in the form of gRPC's."""
+    """The status in an END frame, with the methods of a gRPC error, so that the worker handles both in the same way."""
 
     def __init__(self, status):
         self.status = status
@@ -63,7 +63,10 @@ class LaneError(grpc.RpcError):
 
 
 class Lane:
-    """A connection to the lane, with what `commits` needs of a stream. Raises OSError where there is none."""
+    """A connection to the lane, which `commits` uses as if it were a gRPC stream and its queue of requests.
+
+    The constructor raises OSError if the server cannot be reached or does not answer HELLO.
+    """
 
     def __init__(self, host, joined, session_id):
         self.connection = socket.create_connection((host, joined.lane_port), timeout=20)
@@ -113,15 +116,22 @@ class Lane:
 
 
 class OptionalWorker(Worker):
-    """`early`: the sequence that has a proceed. `left`: what lossy deltas left out."""
+    """The reference worker with optional parts.
 
-    early, left, steps, joined = 0, np.float32(0), 1, None
+    Attributes:
+        early_sequence: the sequence for which the last reply has brought the proceed.
+        residual: what the encoding of deltas has left out so far, which the next delta adds.
+        steps: the number of local steps between two commits.
+        joined: the newest answer to Join.
+    """
+
+    early_sequence, residual, steps, joined = 0, np.float32(0), 1, None
 
     def learn(self, news):
         super().learn(news)
         if isinstance(news, commit_pb2.Verdict):
             return
-        self.joined, self.early, settings = news, 0, news.settings
+        self.joined, self.early_sequence, settings = news, 0, news.settings
         self.steps = max(1, settings.local_steps)
         self.divisor = self.steps if settings.normalise_local_steps else 1
         self.rate = settings.local_rate
@@ -136,9 +146,9 @@ class OptionalWorker(Worker):
     def encoded(self, delta):
         if self.wire_type != INT4:
             return reference_worker.encode(self.wire_type, delta)
-        due = self.left + delta
+        due = self.residual + delta
         data = encode_int4(due)
-        self.left = due - decode_int4(data, due.size)
+        self.residual = due - decode_int4(data, due.size)
         return data
 
     def open_stream(self):
@@ -158,16 +168,10 @@ class OptionalWorker(Worker):
         try:
             while not (self.finished or self.interrupted):
                 payload = self.encoded(self.delta()) + self.buffers
-                header = commit_pb2.CommitHeader(
-                    session_id=self.session_id,
-                    sequence=self.sequence + 1,
-                    base_version=self.base,
-                    wire_type=self.wire_type,
-                    byte_count=len(payload),
-                    local_steps=self.steps,
-                )
+                header = self.header_of(payload)
+                header.local_steps = self.steps
                 requests.put(commit_pb2.CommitRequest(header=header))
-                if self.early != header.sequence and not reference_worker.next_of(stream).HasField("proceed"):
+                if self.early_sequence != header.sequence and not reference_worker.next_of(stream).HasField("proceed"):
                     raise TornError("another answer than proceed")
                 for message in parts(commit_pb2.CommitRequest, payload):
                     requests.put(message)
@@ -182,12 +186,12 @@ class OptionalWorker(Worker):
     def noting_proceed(self, stream):
         for message in stream:
             if message.HasField("proceed"):
-                self.early = message.proceed.sequence
+                self.early_sequence = message.proceed.sequence
             yield message
 
 
 def announce(server):
-    """The stub, whose Join announces the features."""
+    """Change a stub so that its Join announces the features, and return it."""
     join = server.Join
 
     def joining(request, timeout):
@@ -201,7 +205,7 @@ def announce(server):
 if __name__ == "__main__":
     task = json.loads(Path(os.environ["GEMPS_CONFORMANCE"]).read_text(encoding="utf-8"))
     if task["parameter_wire_types"] == ["int4_block"]:
-        sys.exit(reference_worker.NOT_SPOKEN)  # differences
+        sys.exit(reference_worker.NOT_SPOKEN)  # it does not support differences of parameters
     with grpc.insecure_channel(os.environ["GEMPS_SERVER"]) as channel:
         stub = announce(worker_pb2_grpc.WorkerServiceStub(channel))
         worker = OptionalWorker(stub, os.environ["GEMPS_WORKER_NAME"], task)

@@ -1,8 +1,14 @@
-"""Candidates that are forked from a process with what they import: imports are most of what a scenario takes.
+"""Starts candidates quickly, by forking a process that has imported their modules already.
 
-Whoever plays one starts a process as for any other candidate. That one hands its environment and its output to the
-process that waits here, has a fork of that run the script as `python SCRIPT` does, and ends as the fork ends; when it
-is killed, so is the fork, and SIGTERM is handed on. Nothing but imported modules is there before a scenario begins.
+Importing takes most of the time of a scenario. Three processes take part:
+
+- The server (`serve_forks`) imports the modules once, listens at a socket, and forks for each connection.
+- The kit starts a client (`run`) as if it were the candidate. The client sends its environment and its open files to
+  the server, waits for the candidate, and exits with the same status. It passes SIGTERM on.
+- The fork of the server (`run_guarded`) forks once more. The child runs the script as `python SCRIPT` does, and is the
+  candidate. Its parent, the guard, reports the exit status to the client, and kills the child if the client dies.
+
+Except for the imported modules, a candidate begins with the state of a new process.
 """
 
 import importlib
@@ -23,11 +29,11 @@ _LENGTH_BYTES = 8
 
 @contextmanager
 def preloaded(folder: Path, *modules: str) -> Iterator[list[str]]:
-    """Yield the command that runs a script, which is to be added, as long as the block lasts.
+    """Run a server for the time of the block, and yield a command that runs a script when its path is appended.
 
     Args:
-        folder: for a socket.
-        modules: what is imported before.
+        folder: where the socket of the server is created.
+        modules: the names of the modules that the server imports.
     """
     command = [sys.executable, str(Path(__file__))]
     address = str(folder / "preloaded")
@@ -41,7 +47,7 @@ def preloaded(folder: Path, *modules: str) -> Iterator[list[str]]:
 
 
 def run(address: str, script: str) -> int:
-    """The candidate, as others see it; the exit status of the fork."""
+    """Have the server at `address` run a script, and return its exit status; 1 if the server or the guard has died."""
     with socket.socket(socket.AF_UNIX) as connection:
         signal.signal(signal.SIGTERM, lambda *_: connection.sendall(b"T"))
         connection.connect(address)
@@ -51,15 +57,18 @@ def run(address: str, script: str) -> int:
         return int(connection.makefile().read() or 1)
 
 
-def fork(address: str, modules: list[str]) -> str:
-    """Fork for each connection. Returns in the forks alone, which are the candidates: the script."""
+def serve_forks(address: str, modules: list[str]) -> str:
+    """Listen at `address`, and fork for each connection.
+
+    Never returns in the server. In each candidate it returns the path of the script to be run.
+    """
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
         for module in modules:
             importlib.import_module(module)
         print("listening", flush=True)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the guards
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the guards are reaped automatically
         while True:
             connection, _ = listener.accept()
             with connection:
@@ -67,11 +76,14 @@ def fork(address: str, modules: list[str]) -> str:
                     continue
                 listener.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                return guarded(connection)
+                return run_guarded(connection)
 
 
-def guarded(connection: socket.socket) -> str:
-    """Fork once more: the fork returns as the candidate, and its guard tells how it ended, or ends it."""
+def run_guarded(connection: socket.socket) -> str:
+    """Fork once more. Returns the path of the script in the child, which is the candidate; the parent guards it.
+
+    The guard sends SIGTERM on, reports the exit status to the client, and kills the child if the client dies.
+    """
     length, descriptors, _, _ = socket.recv_fds(connection, _LENGTH_BYTES, 3)
     with connection.makefile("rb") as reader:
         start = json.loads(reader.read(int.from_bytes(length)))
@@ -87,7 +99,7 @@ def guarded(connection: socket.socket) -> str:
         return str(start["script"])
     os.close(held)
     while True:
-        select.select([connection, alive], [], [])  # a word of the one who asked, or its end, or the child's
+        select.select([connection, alive], [], [])  # until the client writes or dies, or the child ends
         if select.select([alive], [], [], 0)[0]:
             break
         if connection.recv(1):
@@ -105,6 +117,6 @@ if __name__ == "__main__":
     what, place, *rest = sys.argv[1:]
     if what == "run":
         sys.exit(run(place, rest[0]))
-    path = fork(place, rest)
+    path = serve_forks(place, rest)
     sys.argv, sys.path[0] = [path], str(Path(path).parent)
     runpy.run_path(path, run_name="__main__")

@@ -1,4 +1,4 @@
-"""`gemps conformance` as people and programs use it."""
+"""Tests of the command `gemps conformance`: its output for people and programs, its exit statuses and its processes."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.conformance.candidates import write
 from tests.conformance.mutants import MUTANTS
 from tests.waiting import eventually
 
-# What the simplest worker does.
+# The scenarios that even the simplest worker must pass.
 BASIC = ["initialise", "already-initialised", "pull", "commit-small", "commit-large", "commit-huge", "finished"]
 BASIC += ["finished-before"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ def gemps(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_list_has_a_line_a_scenario() -> None:
+def test_list_has_one_line_for_each_scenario() -> None:
     done = gemps("list")
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(SCENARIOS)
@@ -53,20 +53,20 @@ def test_list_shows_the_steps_of_scenarios() -> None:
     assert shown[4:] == ["commit", "last commit"]
 
 
-def test_list_of_faults_has_a_line_a_fault_with_its_meaning() -> None:
+def test_list_of_faults_explains_each_fault_in_one_line() -> None:
     found = dict(line.split(maxsplit=1) for line in gemps_here("conformance", "list", "--faults").stdout.splitlines())
     assert found == {fault.name: fault.value for fault in FaultName}
     lines = [json.loads(line) for line in gemps_here("conformance", "list", "--faults", "--json").stdout.splitlines()]
     assert {one["fault"]: one["about"] for one in lines} == found
 
 
-def test_list_for_programs_marks_the_basic_ones() -> None:
+def test_json_list_marks_the_basic_scenarios() -> None:
     lines = [json.loads(line) for line in gemps_here("conformance", "list", "--json").stdout.splitlines()]
     assert [one["scenario"] for one in lines if one["basic"]] == BASIC
     assert not any(one["optional"] for one in lines if one["basic"])
 
 
-def test_a_right_worker_passes_the_basic_scenarios() -> None:
+def test_the_reference_worker_passes_the_basic_scenarios() -> None:
     done = gemps("serve", "--basic", "--", *REFERENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     found = [line.split() for line in done.stdout.splitlines()[: len(BASIC)]]
@@ -74,7 +74,7 @@ def test_a_right_worker_passes_the_basic_scenarios() -> None:
     assert done.stdout.splitlines()[-1] == f"{len(BASIC)} passed"
 
 
-def test_a_fault_is_told_with_its_place_and_the_workers_last_words() -> None:
+def test_a_fault_is_shown_with_its_place_and_the_last_lines_of_the_worker() -> None:
     script = "import sys; print('first words'); sys.exit('what is this?')"
     done = gemps("serve", "--scenario", "pull", "--scenario", "delta-bfloat16", "--", sys.executable, "-c", script)
     assert done.returncode == 1
@@ -85,13 +85,13 @@ def test_a_fault_is_told_with_its_place_and_the_workers_last_words() -> None:
     assert done.stdout.splitlines()[-1] == "2 failed"
 
 
-def test_a_worker_that_does_not_speak_something_says_so_by_status_3() -> None:
+def test_a_worker_that_exits_with_3_does_not_support_an_optional_scenario() -> None:
     done = gemps("serve", "--scenario", "delta-bfloat16", "--", sys.executable, "-c", "raise SystemExit(3)")
     assert done.returncode == 0
     assert done.stdout.splitlines() == ["delta-bfloat16  not supported", "", "1 not supported"]
 
 
-def test_programs_get_an_object_a_scenario(tmp_path: Path) -> None:
+def test_json_output_has_one_object_for_each_scenario(tmp_path: Path) -> None:
     (mutant,) = (one for one in MUTANTS if one.name == "repeats-without-checksum")
     worker = write(mutant, Path(REFERENCE[-1]), tmp_path)
     done = gemps("serve", "--json", "--scenario", "dropped-reply", "--", sys.executable, str(worker))
@@ -116,7 +116,7 @@ def test_programs_get_an_object_a_scenario(tmp_path: Path) -> None:
         (["--listen", "50051"], "--listen 50051: write HOST:PORT"),
     ],
 )
-def test_wrong_usage_is_told_with_the_fix(arguments: list[str], words: str) -> None:
+def test_wrong_usage_is_explained_with_the_fix(arguments: list[str], words: str) -> None:
     done = gemps_here("conformance", "serve", *arguments)
     assert done.returncode == 2
     assert words in done.stderr
@@ -124,7 +124,7 @@ def test_wrong_usage_is_told_with_the_fix(arguments: list[str], words: str) -> N
 
 
 @pytest.mark.parametrize(("mode", "words"), [(0o600, "may not be executed: chmod +x "), (0o700, "such as #!/bin/sh")])
-def test_a_file_that_cannot_be_started_is_told_with_the_fix(mode: int, words: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_started_is_explained_with_the_fix(mode: int, words: str, tmp_path: Path) -> None:
     script = tmp_path / "worker"
     script.write_text("exit 1\n", encoding="utf-8")
     script.chmod(mode)
@@ -134,7 +134,7 @@ def test_a_file_that_cannot_be_started_is_told_with_the_fix(mode: int, words: st
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_no_candidate_stays_behind_when_the_kit_is_ended(tmp_path: Path, number: int, status: int) -> None:
+def test_no_candidate_is_left_running_when_the_kit_gets_a_signal(tmp_path: Path, number: int, status: int) -> None:
     script = "import os, pathlib, time; pathlib.Path(str(os.getpid())).touch(); time.sleep(600)"
     command = [
         sys.executable,
@@ -157,7 +157,7 @@ def test_no_candidate_stays_behind_when_the_kit_is_ended(tmp_path: Path, number:
     eventually(lambda: not any(psutil.pid_exists(int(one.name)) for one in tmp_path.iterdir()))
 
 
-def test_no_candidate_stays_behind_when_the_kit_is_interrupted_before_all_scenarios_wait(tmp_path: Path) -> None:
+def test_no_candidate_is_left_running_when_scenarios_are_still_being_submitted(tmp_path: Path) -> None:
     started = tmp_path / "pid"
 
     def interrupted() -> Iterator[Scenario]:
@@ -171,7 +171,7 @@ def test_no_candidate_stays_behind_when_the_kit_is_interrupted_before_all_scenar
     assert not psutil.pid_exists(int(started.read_text()))
 
 
-def test_without_a_command_it_waits_for_workers_that_somebody_starts() -> None:
+def test_without_a_command_it_waits_for_workers_that_a_person_starts() -> None:
     command = [sys.executable, "-m", "gem_cli", "conformance", "serve", "--listen", "127.0.0.1:0"]
     chosen = ("pull", "finished")
     for name in chosen:

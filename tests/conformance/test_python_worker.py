@@ -1,4 +1,4 @@
-"""The Python worker as a candidate."""
+"""The Python worker passes the kit."""
 
 import sys
 from pathlib import Path
@@ -9,8 +9,8 @@ from tests.conformance.candidates import PYTHON, explain
 from tests.conformance.preloaded import preloaded
 from tests.forms import FULL
 
-# What the library behind the Python worker does by itself, and its tensors; the full form plays them all. One
-# more, restart, is played by a process that is started as people start it.
+# The scenarios about what the client library does, and about its tensors. The full form of the tests plays all of them.
+# One more, restart, is played with a process that is started as users start it.
 OF_PYTHON = (
     "pull-torn", "bad-parameters", "wrong-digest", "final-layout-mismatch", "next-eta", "torn-commit", "dropped-reply",
     "torn-reply", "killed-worker", "retry-info", "no-retry", "bad-value", "checksum-always", "newer-session",
@@ -28,6 +28,6 @@ def test_python_worker_passes(tmp_path: Path) -> None:
     assert explain(outcomes) == []
 
 
-def test_python_worker_passes_as_a_process_of_its_own() -> None:
+def test_python_worker_passes_when_it_is_started_as_a_program() -> None:
     outcomes = play_scenarios([SCENARIOS["restart"]], [sys.executable, str(PYTHON)], jobs=1)
     assert explain(outcomes) == []

@@ -1,4 +1,4 @@
-"""The reference worker against the real server: who witnesses against others must itself be exact."""
+"""The reference worker trains correctly with the real server, so that the kit expects what the product does."""
 
 import importlib.util
 import json
@@ -48,7 +48,7 @@ def task(layout: list[dict[str, Any]], delta: str = "float32", parameters: str =
 
 
 def train(address: str, what: dict[str, Any], name: str = "w") -> int:
-    """The worker's exit status."""
+    """Run a worker until it ends, and return its exit status."""
     with grpc.insecure_channel(address) as channel:
         stub = worker_pb2_grpc.WorkerServiceStub(channel)  # type: ignore[no-untyped-call]
         status: int = reference.Worker(stub, name, what).run()
@@ -56,7 +56,10 @@ def train(address: str, what: dict[str, Any], name: str = "w") -> int:
 
 
 def trained(count: int, commits: int, delta: int = 1, parameters: int = 1, eta: float = ETA) -> Any:
-    """What DOWNPOUR makes of the quadratic task with one worker: theta += what arrives of -eta * what was sent."""
+    """Return the PARAMETERs after `commits` commits of one worker with DOWNPOUR on the quadratic task.
+
+    `delta` and `parameters` are the wire types, through which both directions are rounded.
+    """
     theta = np.array([((i % 509) - 254) / 256 for i in range(count)], np.float32)
     for _ in range(commits):
         held = reference.decode(parameters, reference.encode(parameters, theta))
@@ -101,20 +104,20 @@ def test_a_second_worker_pulls_what_the_first_has_uploaded(server: RealServer) -
 def test_no_commit_is_applied_twice_over_connections_that_are_cut() -> None:
     server = RealServer(eta=ETA, commits=6)
     proxy = CuttingProxy(server.port)
-    # One payload is 1.2 MB: cuts within the upload, within deltas and behind them, within replies and behind them.
+    # A payload has 1.2 MB. The cuts are within the upload, within and after deltas, and within and after replies.
     proxy.cut_after("to_server", 700_000, 1_900_000, 2_500_000, 1_205_000)
     proxy.cut_after("to_client", 500_000, 2_400_000, 1_300_000)
     try:
         assert train(proxy.address, task(LARGE)) == 0
         assert proxy.cuts == 7
-        # A delta that was lost has another one in its place, of the parameters of its own Pull.
+        # Each lost delta is replaced by one that is computed from the parameters of the next Pull.
         assert server.parameters().tobytes() == trained(300_603, 6).tobytes()
     finally:
         proxy.close()
         server.stop()
 
 
-def test_it_goes_on_after_a_restart_of_the_server(tmp_path: Path) -> None:
+def test_it_continues_after_a_restart_of_the_server(tmp_path: Path) -> None:
     server = RealServer(eta=0.001, commits=2000, data_dir=tmp_path)
     ended: list[int] = []
     thread = threading.Thread(target=lambda: ended.append(train(server.address, task(SMALL))))

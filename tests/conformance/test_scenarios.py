@@ -1,4 +1,4 @@
-"""Right workers pass: the reference worker what is not optional, and with optional parts what is."""
+"""Correct workers pass: the reference worker all that is not optional, and its extension most of what is optional."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +12,9 @@ from tests.conformance.mutants import MUTANTS, OPTIONAL_MUTANTS
 from tests.conformance.preloaded import preloaded
 from tests.forms import FULL
 
-# Faults that no mutant has, and where they are shown: in test_shard_group.py and below.
+# Faults that no mutant has. Their tests are in test_shard_group.py (WRONG_COMMIT_ID), below, and in test_judge.py.
 ELSEWHERE = {"WRONG_COMMIT_ID", "SILENT", "WRONG_RESUME"}
-# What the worker with optional parts does not do.
+# Scenarios about parts that the optional worker does not support, except for differences of parameters.
 NOT_SUPPORTED = {"delta-sparse-block", "dropped-sparse-block", "local-steps-scaled"}
 
 
@@ -32,7 +32,7 @@ def test_the_reference_worker_passes_what_is_not_optional(command: list[str]) ->
     assert {name for name in left_out if not SCENARIOS[name].is_optional} == set()
 
 
-def test_the_optional_worker_passes_what_it_does(command: list[str]) -> None:
+def test_the_optional_worker_passes_what_it_supports(command: list[str]) -> None:
     chosen = [one for one in SCENARIOS.values() if one.shards == 1 and (FULL or one.is_optional)]
     outcomes = play_scenarios(chosen, [*command, str(OPTIONAL)], jobs=4, limits=LIMITS)
     assert explain(outcomes) == []
@@ -45,7 +45,7 @@ def test_every_fault_has_a_mutant() -> None:
     assert {one.fault for one in MUTANTS + OPTIONAL_MUTANTS} | ELSEWHERE == set(FaultName.__members__)
 
 
-def test_a_worker_that_hangs_is_told_what_it_should_have_done(tmp_path: Path) -> None:
+def test_the_fault_of_a_worker_that_hangs_says_what_it_should_have_done(tmp_path: Path) -> None:
     script = tmp_path / "hangs"
     script.write_text("#!/bin/sh\nsleep 60\n", encoding="utf-8")
     script.chmod(0o700)
@@ -55,7 +55,7 @@ def test_a_worker_that_hangs_is_told_what_it_should_have_done(tmp_path: Path) ->
     assert outcome.fault.step == "2 of 3: answer pull"
 
 
-def test_scenarios_have_different_names_and_a_line_each() -> None:
+def test_scenarios_are_listed_by_their_names_and_have_a_description() -> None:
     assert all(name == one.name and one.about for name, one in SCENARIOS.items())
 
 

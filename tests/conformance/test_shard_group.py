@@ -1,4 +1,4 @@
-"""What several servers of one scenario agree on, and which workers they blame."""
+"""Tests of what the servers of one scenario must agree on, and of the faults that they report."""
 
 import pytest
 from gem_conformance import FaultError, FaultName
@@ -25,7 +25,7 @@ def test_the_pieces_of_a_delta_have_one_sequence_and_one_commit_id() -> None:
     assert [piece(group, 2, 8), piece(group, 2, 9)] == [None, FaultName.WRONG_COMMIT_ID]
 
 
-def test_a_commit_id_is_not_0_and_new_for_each_delta() -> None:
+def test_a_commit_id_must_not_be_0_and_must_be_new_for_each_delta() -> None:
     group = ShardGroup(2)
     assert piece(group, 1, 0) is FaultName.WRONG_COMMIT_ID
     assert piece(group, 1, 7) is None

@@ -36,7 +36,7 @@ SCENARIOS = (
         do.refuse_without_parameters(), do.await_first_parameters(again=True), *END),
     _refused("no-retry", "a commit is refused for the worker's own fault, without RetryInfo: the worker ends",
         do.refuse("SIZE_MISMATCH"), do.expect_error_exit("the refusal says that it is the worker's own fault")),
-    _refused("server-bug", "a refusal has the reason INTERNAL, so that no stream is broken: the worker ends",
+    _refused("server-bug", "a refusal has the reason INTERNAL, which reports a bug of the server: the worker ends",
         do.refuse("INTERNAL"), do.expect_error_exit("the refusal reports a bug of the server")),
     _refused("newer-session", "another process has taken this worker's name: the worker exits with 2",
         do.refuse("NEWER_SESSION"), do.expect_error_exit("the refusal is final")),

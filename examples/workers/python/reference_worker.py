@@ -96,14 +96,7 @@ class Worker:
             while not (self.finished or self.interrupted):
                 delta = np.float32(-self.eta) * self.theta
                 payload = encode(self.wire_type, delta) + self.buffers
-                header = commit_pb2.CommitHeader(
-                    session_id=self.session_id,
-                    sequence=self.sequence + 1,
-                    base_version=self.base,
-                    wire_type=self.wire_type,
-                    byte_count=len(payload),
-                    samples=1,
-                )
+                header = self.header_of(payload)
                 messages = parts(commit_pb2.CommitRequest, payload)
                 whole = commit_pb2.CommitRequest(header=header)
                 if len(payload) <= WHOLE_BYTES:
@@ -123,6 +116,17 @@ class Worker:
             raise
         finally:
             requests.put(None)
+
+    def header_of(self, payload):
+        """The header of the next commit."""
+        return commit_pb2.CommitHeader(
+            session_id=self.session_id,
+            sequence=self.sequence + 1,
+            base_version=self.base,
+            wire_type=self.wire_type,
+            byte_count=len(payload),
+            samples=1,
+        )
 
     def receive(self, stream, header_name):
         """Take a verdict, if one comes, and parameters; install these once their footer matches."""
