@@ -127,7 +127,7 @@ SCENARIOS = (
     ),
     Scenario("buffers-frozen", "payloads contain BUFFERs, and never FROZEN tensors", _COMMITS, BUFFERS),
     Scenario("buffers-first", "the first upload contains BUFFERs, and no FROZEN tensors", _INITIALISE, BUFFERS),
-    Scenario("names", "names outside ASCII, and several aliases", _COMMITS, _NAMES, name_suffix="-größe-重み"),
+    Scenario("names", "tensors with non-ASCII names and several aliases", _COMMITS, _NAMES, name_suffix="-größe-重み"),
     Scenario("element-types", "the model has tensors of every element type", (
         do.change_eta(0.5), do.others_trained(narrow=True), *END), _TYPES, is_optional=True),
     Scenario("empty-tensor", "some tensors have 0 elements", _COMMITS, _EMPTY),

@@ -14,7 +14,7 @@ SCENARIOS = (
         *BEGIN, do.apply_commit(), do.break_stream(), *END)),
     Scenario("applied-late", "the stream breaks after the footer, and the commit is applied when the worker joins", (
         *BEGIN, do.await_header(), do.await_payload(), do.break_stream(applied_late=True), *END), LARGE),
-    Scenario("torn-reply", "the reply breaks within its parameters", (
+    Scenario("torn-reply", "the reply breaks within its parameters: the worker does not use them", (
         *BEGIN, do.apply_commit(), do.send_reply(break_after=3), *END), LARGE),
     Scenario("reply-ended", "the stream ends with OK within a reply's parameters: the reply is incomplete all the same",
         (*BEGIN, do.apply_commit(), do.send_reply(break_after=2, ending=None), *END), LARGE),

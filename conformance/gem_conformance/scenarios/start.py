@@ -35,7 +35,7 @@ SCENARIOS = (
     Scenario("no-gemps", "Join ends with UNIMPLEMENTED, as at a server of another kind: the worker ends", (
         do.refuse_join(UNIMPLEMENTED), do.expect_error_exit("the peer is no gemps server of this version"))),
     *(
-        Scenario(f"final-{reason.lower().replace('_', '-')}", f"{reason} refuses Join: the worker exits with 2", (
+        Scenario(f"final-{reason.lower().replace('_', '-')}", f"Join fails with {reason}: the worker exits with 2", (
             do.refuse_join(refusal_of(reason)), do.expect_error_exit("the refusal is final")))
         for reason in ("CREDENTIALS", "LAYOUT_MISMATCH", "VERSION")
     ),

@@ -39,8 +39,8 @@ _Arguments = ParamSpec("_Arguments")
 _CHECKSUM_REFUSALS = 8
 # Seconds that the answer to Leave may take to reach a worker that was started by hand, before its server stops.
 _LEAVE_SECONDS = 1.0
-# What a worker may still commit after SIGTERM: so many commits, or any number within these seconds, because on a busy
-# machine the thread that handles the signal may come late.
+# What a worker may still commit after SIGTERM: this many commits, or any number within these seconds, because on a busy
+# machine the thread that handles the signal may run late.
 _LAST_COMMITS, _LAST_SECONDS = 5, 2.0
 
 
@@ -89,7 +89,8 @@ def _shown(value: object) -> str:
 def others_trained(play: Play, *, narrow: bool = False) -> None:
     """Begin with a run that other workers have trained.
 
-    With `narrow` all floating-point types hold its parameters exactly; without, their rounding to bfloat16 meets ties.
+    With `narrow` all floating-point types hold its parameters exactly. Otherwise some lie exactly between two values of
+    bfloat16, so that the rounding of such ties is checked.
     """
     play.central.load_trained(-play.first_theta() if narrow else play.others_theta())
 
