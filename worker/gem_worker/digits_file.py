@@ -49,7 +49,7 @@ def held_out_mask(labels: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _file() -> Path:
-    """Importing scikit-learn is slow."""
+    """Return the path of scikit-learn's file without importing scikit-learn, which would be slow."""
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
         raise TaskError(explain_missing("sklearn", "digits", "the task digits"))

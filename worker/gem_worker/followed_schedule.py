@@ -1,8 +1,9 @@
 """Learning rate schedules that follow the run instead of this worker's own steps.
 
-A schedule says how far a training is. With several workers that is the run's progress (Verdict.progress: commits over
-workers), not the steps of one of them: a slow worker's schedule would lag behind, and a fast one's would end early. So
-the script still calls `scheduler.step()` as often as it did, and the scheduler moves as far as the run has.
+A schedule depends on how far the training is. With several workers that is the run's progress (Verdict.progress: the
+number of commits divided by the number of workers). If a schedule followed the steps of its own worker, a slow worker's
+would lag behind, and a fast worker's would end early. So the script still calls `scheduler.step()` as often as it would
+without gemps, and each call moves the scheduler to where the run is.
 """
 
 import logging
@@ -20,11 +21,12 @@ _log = logging.getLogger(__name__)
 
 
 class Position(NamedTuple):
-    """Where the run and this worker are.
+    """How far the run and this worker are.
 
     Attributes:
-        progress: of the run, in commits of one worker, with what this worker has not committed yet.
-        commits: of this worker in this process, likewise.
+        progress: the run's progress in commits of one worker. It includes what this worker has computed and not yet
+            committed.
+        commits: the number of commits of this worker in this process, which includes the same fraction.
     """
 
     progress: float
@@ -33,13 +35,14 @@ class Position(NamedTuple):
 
 @dataclass(slots=True)
 class _FirstCall:
-    """The script's first call of a scheduler behind a step of this worker, in a run that had begun when it joined.
+    """The script's first call of a scheduler after a step of this worker, in a run that had begun when it joined.
 
     Attributes:
-        progress: of the run then.
-        commits: of this worker then; calls that come at the same number of commits belong to the first.
-        calls: their number.
-        stands: where the schedule stood before; 0: the script had not restored it.
+        progress: the run's progress at this call.
+        commits: the commits of this worker at this call. Further calls at the same number of commits count as part of
+            the first.
+        calls: the number of these calls.
+        stands: the schedule's position before the call. It is 0 if the script had not restored the schedule.
     """
 
     progress: float
@@ -49,29 +52,31 @@ class _FirstCall:
 
     @property
     def expected(self) -> int:
-        """Where these calls would bring the schedule without gemps."""
+        """The position to which these calls would move the schedule without gemps."""
         return self.stands + self.calls
 
 
 class FollowedSchedule:
     """A scheduler whose `step` follows the run until `close`.
 
-    After k calls of the script since this worker's first step, in c commits of this worker, it stands at
-    round(progress k / c) steps, counted from the start of its schedule. So it does not matter whether the script calls
-    it at each step, at each epoch or twice a step, and the scheduler of a worker that was restarted catches up at its
-    first call. It never goes back. Its class is replaced, not its attributes, which are its `state_dict`.
+    When the script has called it k times since this worker's first step, and this worker has made c commits, the
+    scheduler's position is round(progress k / c) steps from the start of its schedule. So the script may call it at
+    each step, at each epoch or twice a step, and the scheduler of a restarted worker catches up at its first call. The
+    position never decreases. The scheduler's class is replaced, and not its attributes, because these are saved by its
+    `state_dict`.
 
-    Calls before the worker's first step do not tell how many calls a commit has. In a new run they move the schedule
-    ahead, as they would alone; in a run that has begun they wait for the first step. A schedule that the script has
-    restored, in a new run, goes on from there.
+    Calls before the worker's first step do not show how many calls belong to a commit. In a new run they advance the
+    schedule as they would without gemps; in a run that has begun they have no effect until the first step. In a new
+    run, a schedule that the script has restored continues from its restored position.
 
-    A worker that joins a run that has begun may be in the middle of an epoch, so its first call may come after any
-    number of steps. Therefore calls and commits count from the first call as soon as there is a second, and until then:
+    A worker that joins a run that has begun may do so in the middle of an epoch, so its first call may come after any
+    number of steps. From the second call on, calls and commits are therefore counted from the first call. The first
+    call itself has this effect:
 
-    - a schedule that the script has restored moves as it would alone. If it then stands more than a step ahead of the
-      run, the run was begun with a restored schedule, too, and the lead remains;
-    - another one goes where the first call says that the run is. That is too far if the first epoch was shorter than
-      the others, and the schedule then waits for the run.
+    - a schedule that the script has restored moves as it would without gemps. If it is then more than a step ahead of
+      the run, the run itself was begun with a restored schedule, and later calls keep this lead;
+    - any other schedule moves to where the run is, judged by this call alone. If the first epoch was shorter than the
+      others, this is too far, and the schedule then waits until the run has caught up.
     """
 
     def __init__(self, scheduler: LRScheduler, position: Callable[[], Position]) -> None:
@@ -89,10 +94,10 @@ class FollowedSchedule:
             self._step(epoch)
 
         def reduce(scheduler: LRScheduler, _: SupportsIndex) -> Any:
-            """Have copies, saved ones too, be of the class itself: they follow nothing, and have its own `step`."""
+            """Copy and pickle the scheduler as an object of its original class, which does not follow the run."""
             followed, scheduler.__class__ = scheduler.__class__, self._class
             try:
-                return scheduler.__reduce_ex__(1)  # from 2 on pickle insists on the object's present class
+                return scheduler.__reduce_ex__(1)  # protocols from 2 on require the object's present class
             finally:
                 scheduler.__class__ = followed
 
@@ -100,7 +105,7 @@ class FollowedSchedule:
         scheduler.__class__ = type(self._class.__name__, (self._class,), members)
 
     def close(self) -> None:
-        """Give the scheduler its own `step` back; warn if the script never called it."""
+        """Restore the scheduler's own `step`. Warn if the script never called it."""
         self._scheduler.__class__ = self._class
         _, commits = self._position()
         if commits and not self._is_called:
@@ -132,7 +137,7 @@ class FollowedSchedule:
             self._uncounted += 1 - (_steps_of(self._scheduler) - before)
 
     def _target(self, progress: float, commits: float, stands: int) -> int:
-        """Where the schedule belongs, in calls of the script."""
+        """Return the position that the schedule should have, in steps from its start."""
         if not self._calls:
             return self._ahead
         if not self._has_begun:
@@ -151,8 +156,9 @@ class FollowedSchedule:
 class UnfollowedSchedule:
     """Warns once if a scheduler that was not passed as `scheduler=` moves the learning rate.
 
-    A scheduler marks the `step` of its optimizer when it is made, which tells its rates from those that a script sets
-    by hand, as from `ParameterServer.progress`. One that is made after the worker has joined is not noticed.
+    A scheduler marks the `step` of its optimizer when it is created. This mark distinguishes its rates from those that
+    a script sets by hand, for example from `ParameterServer.progress`. A scheduler that is created after the worker has
+    joined is not noticed.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -161,7 +167,7 @@ class UnfollowedSchedule:
         self._first: float | None = None
 
     def compare(self, rate: float) -> None:
-        """Look at the rate of a commit."""
+        """Compare the rate of a commit with that of the first one."""
         self._first = rate if self._first is None else self._first
         if not self._is_watching or rate == self._first:
             return
@@ -180,11 +186,11 @@ def as_schedulers(schedulers: Schedulers | None) -> tuple[LRScheduler, ...]:
     """Check the argument `scheduler`.
 
     Raises:
-        TypeError: not a torch.optim.lr_scheduler.LRScheduler, or a list of them.
+        TypeError: the argument is no torch.optim.lr_scheduler.LRScheduler and no list of them.
         UnsupportedOptimizerError: a scheduler that does not depend on the number of steps alone.
     """
     given = () if schedulers is None else (schedulers,) if isinstance(schedulers, LRScheduler) else schedulers
-    found = tuple({id(one): one for one in given}.values())  # each once
+    found = tuple({id(one): one for one in given}.values())  # without repetitions
     for one in found:
         if isinstance(one, ReduceLROnPlateau):
             raise UnsupportedOptimizerError(
@@ -200,19 +206,19 @@ def as_schedulers(schedulers: Schedulers | None) -> tuple[LRScheduler, ...]:
 
 
 def sets_rates_of(optimizer: Optimizer, scheduler: LRScheduler) -> bool:
-    """Whether the scheduler is of this optimizer, or of a wrapper with its parameter groups."""
+    """Whether the scheduler belongs to this optimizer, or to a wrapper that has the same parameter groups."""
     return getattr(scheduler.optimizer, "param_groups", None) is optimizer.param_groups
 
 
 def _steps_of(scheduler: LRScheduler) -> int:
-    """How far a schedule is; ChainedScheduler does not count itself, and a subclass may begin at -1."""
+    """Return a schedule's position in steps. ChainedScheduler has no own count, and subclasses may begin at -1."""
     if isinstance(scheduler, ChainedScheduler):
         return _steps_of(scheduler._schedulers[0])
     return max(0, int(scheduler.last_epoch))
 
 
 def _last_step(scheduler: LRScheduler) -> float:
-    """The last step that a schedule has: OneCycleLR raises an error behind it."""
+    """Return the last step of a schedule, or infinity. OneCycleLR raises an error in a later step."""
     if isinstance(scheduler, OneCycleLR):
         return scheduler.total_steps - 1
     nested: Sequence[LRScheduler] = getattr(scheduler, "_schedulers", ())

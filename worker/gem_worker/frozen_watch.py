@@ -1,7 +1,7 @@
 """Warns of frozen tensors that a script changes, such as a target network or an EMA teacher.
 
-The service compares frozen tensors when a worker joins, and never sends them. A script may change them all the same:
-then each worker has its own value, and nothing else would say so.
+The service compares frozen tensors when a worker joins, and never sends them. If a script changes one afterwards, each
+worker has its own value, and only this warning shows it.
 """
 
 import logging
@@ -15,7 +15,7 @@ from gem_worker.model_tensors import ModelTensor
 
 _log = logging.getLogger(__name__)
 
-# Steps between two looks at the tensors, so that a look costs nothing in the mean.
+# Steps between two checks of the tensors, so that their average cost is negligible.
 _INTERVAL = 16
 _SHOWN = 3
 _WAYS_OUT = (
@@ -25,11 +25,11 @@ _WAYS_OUT = (
 
 
 class FrozenWatch:
-    """Looks at the FROZEN ones of `tensors` at every 16th step and at the end; warns once when a script changed one.
+    """Checks the FROZEN tensors among `tensors` at every 16th step and at the end, and warns once if one has changed.
 
-    An assignment to `.data` and an operation in place are noticed at the next look. What writes through `.data` in
-    place leaves no trace in PyTorch: one element of one tensor is compared at each look, so this is noticed after as
-    many looks as there are frozen tensors, or sooner.
+    An assignment to `.data` and an operation in place are noticed at the next check. PyTorch does not record writes in
+    place through `.data`. To notice these, each check also compares one element of one tensor, in turn, so it takes as
+    many checks as there are frozen tensors at most.
     """
 
     def __init__(self, tensors: Sequence[ModelTensor]) -> None:
@@ -40,7 +40,7 @@ class FrozenWatch:
         self._steps = 0
 
     def count_step(self) -> None:
-        """Count a step of the script; look at the tensors if it is time."""
+        """Count a step of the script, and check the tensors at every 16th one."""
         if not self._frozen:
             return
         self._steps += 1
@@ -48,7 +48,7 @@ class FrozenWatch:
             self.compare()
 
     def compare(self) -> None:
-        """Compare all tensors' traces, and an element of one tensor, with those of the start."""
+        """Check all tensors for assignments and operations in place, and one element of one tensor for its value."""
         if not self._frozen:
             return
         changed = [
@@ -76,8 +76,8 @@ class FrozenWatch:
 def warn_of_own_values(layout: Layout, changed: Sequence[int]) -> None:
     """Warn once of FROZEN tensors whose values in this worker are not those that the run began with.
 
-    The server lets only a worker join with such values that has committed in this run before, and names them
-    (`changed`: their indices in the layout).
+    The server accepts such values only from a worker that has committed in this run before, and answers with the
+    tensors' indices in the layout (`changed`).
     """
     names = [layout.tensors[index].name for index in changed if index < len(layout.tensors)]
     if names:
@@ -90,13 +90,13 @@ def warn_of_own_values(layout: Layout, changed: Sequence[int]) -> None:
 
 
 def _trace(tensor: Tensor) -> tuple[int, int]:
-    """What changes with an assignment to `.data`, and with an operation in place."""
+    """Return numbers that change with an assignment to `.data`, and with an operation in place."""
     return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 
 @torch.no_grad()
 def _middle_element(tensor: Tensor) -> str:
-    """The element in the middle, as text; empty for a tensor without elements."""
+    """Return the element in the middle as text, which is empty for a tensor without elements."""
     if not tensor.numel():
         return ""
     return str(tensor.detach()[tuple(size // 2 for size in tensor.shape)].item())
@@ -108,5 +108,5 @@ def _listed(names: list[str]) -> str:
 
 
 def _module_of(name: str) -> str:
-    """The outermost module that holds the tensor, or the tensor itself if the model does."""
+    """Return the name of the outermost module that contains the tensor, or the tensor's own if it has none."""
     return name.partition(".")[0]

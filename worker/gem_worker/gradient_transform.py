@@ -1,9 +1,11 @@
 """From gradients to the direction of a commit: clipping, momentum, orthogonalising, scaling (docs/rules.md).
 
-`Plan` says what is done with which elements, `GradientTransform` does it in place, on the flat gradients. Nothing here
-knows an optimizer, a learning rate's schedule or the server: optimizer_recipe.py and translated_optimizer.py do.
+`Plan` says what is done with which elements, and `GradientTransform` does it in place, on the flat gradients. This
+module does not know optimizers, schedules of learning rates or the server; optimizer_recipe.py and
+translated_optimizer.py do.
 
-Momentum comes before all else but clipping. With b for beta1 and k gradients in the mean m, of which the newest is g:
+Momentum comes before everything else but clipping. With b for beta1, the newest gradient g, and k gradients in the
+mean m including g:
 
     m <- b m + (1 - b) g
     u =  (b m + (1 - b) g) / (1 - b^(k + 1))
@@ -28,22 +30,23 @@ from torch import Tensor
 from gem_worker.flat_model import FlatModel
 from gem_worker.hidden_matrices import has_trained_embedding, hidden_matrices
 
-# Of direction auto, whose figures are in docs/default.md.
+# The numbers of direction auto. docs/default.md has the measurements behind them.
 BETA1 = 0.9
 BETA2 = 0.99
 EPSILON = 1e-8
-# In units of the root of the mean square. The first gradient of a rare embedding row reaches 10 to 32 of them, because
-# the mean has forgotten the last one (measured on text, docs/rules.md).
+# Largest magnitude of a scaled element. Without a limit the first gradient of a rare embedding row reaches 10 to 32
+# times the root of its mean square, because the mean has forgotten the last one (measured on text, docs/rules.md).
 LIMIT = 5.0
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 _ADAM_RMS = 0.2
-# On a CPU the passes over a piece find it in the cache of the pass before: 2**17 float32 values are 512 KiB.
+# On a CPU vectors are processed in pieces that stay in the cache from one pass to the next: 2**17 float32 values are
+# 512 KiB.
 _PIECE = 2**17
 
 
 class Scaling(NamedTuple):
-    """v <- beta2 v + (1 - beta2) g^2; the direction is g / (root(v_hat) + epsilon)."""
+    """Scaling as in Adam: v <- beta2 v + (1 - beta2) g^2, and the direction is g / (root(v_hat) + epsilon)."""
 
     beta2: float = BETA2
     epsilon: float = EPSILON
@@ -53,9 +56,11 @@ class GroupNow(NamedTuple):
     """What one step does with the elements of a group, besides scaling.
 
     Attributes:
-        multiplier: of the direction.
-        decay: share of the parameters that is added to the gradient first, as Adam's and SGD's weight_decay is.
-        beta1: of the momentum, at least 0 and below 1, if the plan has one; with 0 the gradient stays as it is.
+        multiplier: factor of the direction.
+        decay: before everything else, this share of the parameters is added to the gradient, as Adam and SGD do with
+            weight_decay.
+        beta1: decay rate of the momentum, at least 0 and below 1, if the plan has momentum. With 0 the gradient is not
+            changed.
     """
 
     multiplier: float = 1.0
@@ -65,16 +70,16 @@ class GroupNow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What becomes of each element of the gradient.
+    """How a gradient becomes a direction.
 
     Attributes:
-        matrices: numbers in `FlatModel.trained` of the tensors that are orthogonalised.
-        scales: "nothing" or "all" (the matrices after orthogonalising).
+        matrices: indices in `FlatModel.trained` of the tensors that are orthogonalised.
+        scales: "nothing", or "all". Matrices are scaled after they were orthogonalised.
         limit: largest magnitude of a scaled element.
-        groups: how each group is scaled; one group if nothing is known of groups.
-        group_of: the group of each of `FlatModel.trained`; empty: all are in the first.
-        factors: of matrices, by number: applied last.
-        has_momentum: whether the direction is that of the gradients' momentum; needs `scales` other than "nothing".
+        groups: how each parameter group is scaled. There is one group if nothing is known of the optimizer's groups.
+        group_of: the group of each tensor of `FlatModel.trained`. If it is empty, all are in the first group.
+        factors: the last factor of a tensor, by its index in `FlatModel.trained`.
+        has_momentum: whether the momentum of the gradients replaces them. Only with `scales` other than "nothing".
     """
 
     matrices: tuple[int, ...] = ()
@@ -87,7 +92,7 @@ class Plan:
 
     @classmethod
     def of_direction(cls, flat: FlatModel, direction: str) -> "Plan":
-        """The plan of a run's direction."""
+        """Return the plan of a direction by its name in `RunSettings.direction`."""
         if direction == "gradient":
             return cls()
         if direction == "rms":
@@ -98,13 +103,13 @@ class Plan:
 
 @dataclass(slots=True)
 class TransformState:
-    """One worker's v and m.
+    """One worker's v (mean of squares) and m (mean of gradients).
 
     Attributes:
         squares: v in pieces.
-        weights: for each scaling the sum of the weights of all squares in v: 1 - beta2^n after n steps.
-        means: m in pieces; none without momentum.
-        mean_weights: for each of the plan's groups the sum of the weights of all gradients in m: 1 - beta1^n.
+        weights: for each scaling, the sum of the weights of all squares in v, which is 1 - beta2^n after n steps.
+        means: m in pieces. Empty without momentum.
+        mean_weights: for each group of the plan, the sum of the weights of all gradients in m, which is 1 - beta1^n.
     """
 
     squares: tuple[Tensor, ...]
@@ -114,7 +119,7 @@ class TransformState:
 
 
 class _Span(NamedTuple):
-    """Elements of one of `FlatModel.groups`, which have the same number `of` something."""
+    """Consecutive elements of one of `FlatModel.groups` that belong to one group or scaling, whose index is `of`."""
 
     flat_group: int
     start: int
@@ -123,7 +128,7 @@ class _Span(NamedTuple):
 
 
 class GradientTransform:
-    """Clips gradients and makes directions of them, in place. Several workers may share it, each with its state."""
+    """Clips gradients and turns them into directions, in place. Workers may share it, each with its own state."""
 
     def __init__(self, flat: FlatModel, plan: Plan, clip_norm: float = 0.0) -> None:
         self._flat = flat
@@ -142,7 +147,7 @@ class GradientTransform:
         self._rest = torch.tensor([1 - one for one in beta2], dtype=torch.float32, device=flat.device)
 
     def new_state(self) -> TransformState:
-        """New worker's state."""
+        """Create the state of a new worker, which is 0."""
         device = self._flat.device
 
         def zeros(pieces: tuple[_Span, ...]) -> tuple[Tensor, ...]:
@@ -156,14 +161,14 @@ class GradientTransform:
     def state_over(
         self, squares: Sequence[Tensor], steps: Sequence[int], means: Sequence[Tensor], betas: Sequence[float]
     ) -> TransformState:
-        """A state whose v and m are parts of these vectors: float32, one for each of `FlatModel.groups`.
+        """Create a state whose v and m are views of these vectors.
 
         Args:
-            squares: the values of v.
-            steps: how many steps are in v and m of each of the plan's groups; for v, groups that are scaled alike share
-                the most.
-            means: the values of m; unused without momentum.
-            betas: with which beta1 they were made, for each of the plan's groups.
+            squares: v, a float32 vector for each of `FlatModel.groups`.
+            steps: the number of steps that v and m contain, for each group of the plan. Groups that are scaled in the
+                same way share their v, for which the largest of their numbers counts.
+            means: m, in the same form. Not used without momentum.
+            betas: the beta1 that m was made with, for each group of the plan.
         """
         weights = [
             max(1 - one.beta2**count for group, count in zip(self._plan.groups, steps, strict=True) if group == one)
@@ -179,7 +184,7 @@ class GradientTransform:
 
     @torch.no_grad()
     def clip(self) -> None:
-        """Clip unscaled gradients; all NaN if their norm is not finite."""
+        """Clip unscaled gradients to the largest norm. If their norm is not finite, all become NaN."""
         if self._clip_norm:
             norm = _norm(self._flat)
             factor = torch.where(norm.isfinite(), (self._clip_norm / norm).clamp(max=1.0), math.nan)
@@ -188,15 +193,15 @@ class GradientTransform:
 
     @torch.no_grad()
     def direct(self, state: TransformState, now: Sequence[GroupNow] = ()) -> None:
-        """Replace gradients by directions; all NaN, `state` unchanged, if their norm is not finite.
+        """Replace the gradients by directions. If their norm is not finite, all become NaN and `state` does not change.
 
-        Gradients that are all 0 stay so, whatever momentum there is: no backward pass may have reached the model, and
-        what warns of that sees the delta alone (gradient_watch.py).
+        Gradients that are all 0 stay 0, even if there is momentum: perhaps no backward pass has reached the model, and
+        the code that warns of this (gradient_watch.py) only sees the delta.
 
-        `now`: for each of the plan's groups; empty: as direction `auto` has it.
+        `now` has an entry for each group of the plan. If it is empty, the settings are those of direction `auto`.
         """
         now = now or self._usual
-        if self._plan.scales == "nothing":  # what is not finite stays so, and is found when it is sent
+        if self._plan.scales == "nothing":  # no check: values that are not finite are found when they are sent
             self._decay(now)
             self._multiply(now)
             return
@@ -225,7 +230,7 @@ class GradientTransform:
                 group.gradients.mul_(norm != 0)
 
     def _look_ahead(self, state: TransformState, now: Sequence[GroupNow], is_finite: Tensor | None) -> None:
-        """Replace gradients by their momentum. Those that are not finite stay so."""
+        """Replace the gradients by their momentum. Gradients that are not finite remain not finite."""
         shares = torch.tensor([(one.beta1, 1 - one.beta1) for one in now], device=self._flat.device)
         beta1, rest = shares.T
         weights = beta1 * state.mean_weights + rest
@@ -261,17 +266,19 @@ class GradientTransform:
 
 
 def spectral_direction(gradient: Tensor) -> Tensor:
-    """A matrix's direction."""
+    """Return a matrix's orthogonalised gradient, scaled so that the root mean square of its elements is like Adam's."""
     matrix = gradient.flatten(1)
     return orthogonalise(matrix).mul_(_ADAM_RMS * math.sqrt(max(matrix.shape))).view(gradient.shape)
 
 
 def orthogonalise(matrix: Tensor) -> Tensor:
-    """Move singular values to 0.68 to 1.14, smaller ones than about 1e-3 of the norm less; zeros stay.
+    """Move the singular values of a matrix close to 1 by Muon's Newton-Schulz iteration.
+
+    They end between 0.68 and 1.14. Singular values below about 1e-3 of the norm end lower, and zeros remain zeros.
 
     Returns bfloat16 on CUDA, else float32.
     """
-    # Otherwise squares may overflow or vanish.
+    # Without this division, squares may overflow or underflow.
     result = matrix.float()
     result = result / result.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
     result = result / torch.linalg.vector_norm(result).clamp(min=1.0)
@@ -289,9 +296,9 @@ def orthogonalise(matrix: Tensor) -> Tensor:
 
 
 def _take_momentum(values: Tensor, mean: Tensor, beta1: float, weight: Tensor, is_finite: Tensor | None) -> None:
-    """Update `mean` and replace `values` by Nesterov's momentum, over the sum of its weights.
+    """Update `mean`, and replace `values` by Nesterov's momentum divided by the sum of its weights.
 
-    `is_finite`: whether the gradient is; None: it is, for certain.
+    `is_finite` is a tensor that says whether the gradient is finite, or None if it is known to be.
     """
     gradient = values.float()
     if is_finite is None:
@@ -307,9 +314,10 @@ def _take_momentum(values: Tensor, mean: Tensor, beta1: float, weight: Tensor, i
 def _normalise(
     values: Tensor, square: Tensor, weight: Tensor, scaling: Scaling, is_finite: Tensor | None, limit: float
 ) -> None:
-    """Update `square` and divide `values` by its root. `is_finite`: whether the gradient is; None: it is, for certain.
+    """Update `square`, and divide `values` by its root.
 
-    `weight` is NaN if the gradient is not finite.
+    `is_finite` is a tensor that says whether the gradient is finite, or None if it is known to be. `weight` is NaN if
+    the gradient is not finite.
     """
     gradient = values.float()
     if is_finite is None:
@@ -338,7 +346,7 @@ def _norm(flat: FlatModel) -> Tensor:
 
 
 def _spans(flat: FlatModel, numbers: Sequence[int | None]) -> Iterator[_Span]:
-    """Longest runs of tensors of `flat.trained` with the same number; None: not in any."""
+    """Yield the longest runs of tensors of `flat.trained` with the same number. Tensors with None are in no run."""
     for place, group in enumerate(flat.groups):
         members = [
             (one.start - group.start, one.start - group.start + one.tensor.numel(), number)
@@ -352,7 +360,7 @@ def _spans(flat: FlatModel, numbers: Sequence[int | None]) -> Iterator[_Span]:
 
 
 def _pieces(flat: FlatModel, numbers: Sequence[int | None]) -> tuple[_Span, ...]:
-    """The spans of `numbers`, on a CPU in pieces that its cache has room for."""
+    """Return the spans of `numbers`. On a CPU they are cut into pieces that fit into its cache."""
     most = _PIECE if flat.device.type == "cpu" else math.inf
     return tuple(piece for span in _spans(flat, numbers) for piece in _cut(span, most))
 

@@ -1,6 +1,6 @@
-"""Local steps of a worker's optimizer.
+"""Steps of a script's own optimizer between two commits.
 
-A commit is w - s: parameters minus snapshot. Rounding errors stay in the next
+A commit is w - s, the parameters minus the snapshot. What the wire type rounds away is added to the next commit
 (Karimireddy et al., 2019, arXiv 1901.09847).
 """
 
@@ -22,17 +22,17 @@ from gem_worker.transfer import Staged, Transfer
 _log = logging.getLogger(__name__)
 
 Every = int | Literal["auto"]
-# With "auto": of the median worker, at most.
+# With every="auto": the steps of a worker with the median speed, and the most steps of any worker.
 USUAL_STEPS = 8
 MOST_STEPS = 32
-# Own steps without an exchange at which a warning comes, unless `every` is as large.
+# After this number of steps without an exchange the worker warns, unless `every` is larger.
 LONELY_STEPS = 100
-# Parameters that a warning names.
+# Largest number of parameters that a warning names.
 NAMES_SHOWN = 5
 
 
 class LocalOptimizer:
-    """Runs an optimizer. `calls`, and its `steps`, are since the last exchange."""
+    """Runs a script's optimizer. `calls` of `step`, and `steps` of the optimizer, count from the last exchange."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, every: Every, model: nn.Module) -> None:
         _refuse_unusable(optimizer, model)
@@ -54,7 +54,7 @@ class LocalOptimizer:
 
     @property
     def rate(self) -> float:
-        """Learning rate of the first group; read from a device at exchanges."""
+        """Learning rate of the first group. One that is on a device is read only at exchanges."""
         rate = self._optimizer.param_groups[0].get("lr")
         return self._rate if isinstance(rate, Tensor) and rate.device.type != "cpu" else number_of(rate)
 
@@ -64,13 +64,13 @@ class LocalOptimizer:
         return bool(self.steps) and not self.is_stepping
 
     def refuse_unsuitable(self, run: RunSettings) -> None:
-        """Raise UnsupportedOptimizerError for settings that need gradients; warn of others."""
+        """Raise UnsupportedOptimizerError for settings that need gradients, and warn of unsuitable ones."""
         if run is not self._suitable:
             _refuse_run(run, is_auto=self.is_auto)
             self._suitable = run
 
     def attach(self, flat: FlatModel) -> None:
-        """Take the snapshot of `flat`; detach its gradients."""
+        """Copy the parameters of `flat` as the snapshot, and let the model have gradients of its own again."""
         self._flat = flat
         self._snapshot = torch.empty(flat.layout.parameter_count, dtype=torch.float32, device=flat.device)
         self._model.zero_grad()
@@ -78,7 +78,7 @@ class LocalOptimizer:
         self._read_rate()
 
     def step(self, scaler: object) -> bool:
-        """Whether to exchange."""
+        """Run the optimizer's step. Returns whether the worker should exchange now."""
         if scaler is None:
             self._optimizer.step()
         else:
@@ -107,7 +107,7 @@ class LocalOptimizer:
         return staged
 
     def installed(self, remainder: Tensor | None) -> None:
-        """Take the snapshot, less `remainder`."""
+        """Copy the parameters as the snapshot, minus `remainder`, which the next commit then contains."""
         self.restart()
         if remainder is None:
             self._flat.read_parameters(self._snapshot)
@@ -115,7 +115,7 @@ class LocalOptimizer:
             self._flat.read_movement(remainder, self._snapshot)
 
     def restart(self) -> None:
-        """Count from here, at the old snapshot."""
+        """Set both counts to 0, and keep the snapshot."""
         self.calls = self.steps = 0
 
     def adapt(self, relative_speed: float) -> None:
@@ -137,7 +137,7 @@ class LocalOptimizer:
             hook.remove()
 
     def warn_of_untrained(self, flat: FlatModel, since: Tensor | None = None) -> None:
-        """Name parameters that no group has; not those that something else has moved from `since`."""
+        """Warn of parameters that are in no group, unless something else has moved them since the snapshot `since`."""
         held = {id(one) for group in self._optimizer.param_groups for one in group["params"]}
         missing = [
             one.name
@@ -214,7 +214,7 @@ def _refuse_unusable(optimizer: torch.optim.Optimizer, model: nn.Module) -> None
         raise UnsupportedOptimizerError(
             f"{name} wraps an optimizer: pass that, its .optimizer, and call exchange() after the wrapper's step()"
         )
-    # Schedulers wrap the object's.
+    # The class is asked for its `step`, because schedulers wrap that of the object.
     _, *arguments = inspect.signature(type(optimizer).step).parameters.values()
     if any(one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD for one in arguments):
         raise UnsupportedOptimizerError(

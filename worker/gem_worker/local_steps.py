@@ -1,7 +1,7 @@
-"""A worker's steps between two commits.
+"""Local steps, which a worker makes by itself between two commits.
 
-w <- w - rate * eta * step(gradient), except before a commit, which is -eta times the direction of the sum of the
-gradients (easgd.py) or their mean (agn.py, gem.py).
+Each gradient but the last moves the parameters: w <- w - rate * eta * step(gradient). The last one completes a commit,
+which is -eta times the direction of the sum of the gradients (rule easgd) or of their mean (rules agn and gem).
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,19 @@ from gem_worker.flat_model import FlatModel
 from gem_worker.gradient_transform import BETA2, EPSILON
 
 CAP = 5.0
-# Its square is finite.
+# Sums are limited to this magnitude, whose square is finite in float32.
 LARGEST = 1e18
 
 
 @dataclass(slots=True)
 class LocalState:
-    """One worker's mean of squares of its commits, its weight, and 1 / root of it, at first 0; by group."""
+    """One worker's state, 0 at first.
+
+    Attributes:
+        squares: for each flat group, the mean of squares of the worker's commits.
+        factors: for each flat group, 1 / (root(squares / weight) + 1e-8).
+        weight: the sum of the weights of all squares in the mean.
+    """
 
     squares: tuple[Tensor, ...]
     factors: tuple[Tensor, ...]
@@ -50,16 +56,16 @@ class LocalSteps:
         return self._taken
 
     def new_state(self) -> LocalState:
-        """New worker's state."""
+        """Create the state of a new worker."""
         sums = self._sums if self._step.scaled else []
         squares, factors = (tuple(torch.zeros_like(one, dtype=torch.float32) for one in sums) for _ in range(2))
         return LocalState(squares, factors, torch.zeros((), dtype=torch.float32, device=self._flat.device))
 
     @torch.no_grad()
     def accumulate(self, eta: float, state: LocalState) -> int:
-        """Take the gradients.
+        """Add the gradients to the sums.
 
-        Returns the number of steps to commit; 0: applied locally, and zeroed.
+        Returns the number of gradients to commit. If it is 0, they have moved the parameters and are 0 again.
         """
         if not self.enabled:
             return 1
@@ -72,7 +78,7 @@ class LocalSteps:
         if self._taken == self._step.local_steps:
             return self.complete(state)
         for number, group in enumerate(self._flat.groups):
-            # For a GradScaler; the commit is skipped.
+            # A GradScaler's gradients may overflow. The sum keeps these values, so the commit will be skipped.
             step = group.gradients.nan_to_num_(0.0, 0.0, 0.0)
             if self._step.scaled:
                 step.mul_(state.factors[number]).clamp_(-CAP, CAP)
@@ -82,7 +88,7 @@ class LocalSteps:
 
     @torch.no_grad()
     def complete(self, state: LocalState) -> int:
-        """Leave what to commit in the gradients; return the number of steps, maybe 0."""
+        """Replace the gradients by what to commit. Returns the number of gradients in it, which may be 0."""
         if taken := self._taken:
             for group, total in zip(self._flat.groups, self._sums, strict=True):
                 group.gradients.copy_(total.div_(taken) if self._step.normalise else total)

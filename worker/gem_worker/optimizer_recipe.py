@@ -1,12 +1,12 @@
-"""From a script's optimizer to the recipe of the run: what its class and parameter groups ask for (docs/rules.md).
+"""Derives the recipe of a run from the class and the parameter groups of a script's optimizer (docs/rules.md).
 
-`_TRANSLATIONS` is the one table: which classes are translated, to what, and with which factor of their learning rate.
-An optimizer that it does not have, or that uses an option without a translation, keeps its own steps ("movement").
-Classes count, not their subclasses: a subclass may override `step`.
+The table `_TRANSLATIONS` says which classes are translated, to what, and with which factor of their learning rate. An
+optimizer that is not in it, or that uses an option without a translation, makes its own steps, and its commits are
+"movement". A subclass of a translated class is not translated, because it may override `step`.
 
-Where matrices are orthogonalised ("spectral"), the optimizer's momentum comes before the direction, and the server's
-rule has none. Any other translation leaves momentum to the rule gem, which does its work (with its own momentum 0.9)
-under staleness.
+Where matrices are orthogonalised ("spectral"), the worker takes the optimizer's momentum before the direction, and the
+server's rule has none. With any other translation the server's rule gem applies momentum, 0.9, and corrects it for
+staleness.
 """
 
 import math
@@ -26,17 +26,18 @@ from gem_worker.model_tensors import ModelTensor
 
 @dataclass(frozen=True, slots=True)
 class _Translation:
-    """What an optimizer's class becomes.
+    """The translation of an optimizer's class.
 
     Attributes:
         kind: what a commit is made of.
-        factor: what one commit's rate is of the optimizer's (for SGD, of its rate over 1 - momentum). One third is one
-            worker's mean pi, 3.1, under gem with momentum 0.9; it holds for 1 to 32 workers, because pi falls by itself
-            (about 1 600 simulated runs, docs/rules.md). Orthogonalised steps have their own momentum, so that the rule
-            has none and pi is at most 1: they take the whole rate of Adam's family (docs/default.md), and of Muon a
-            third, with which they are 1.7 times as large as Muon's own. In simulated runs of Muon for all matrices of
-            a transformer (28 k, text, 300 steps, its best rate, 0.02) one worker then had a loss of 2.133, where Muon
-            alone has 2.190 (with 1: 2.322), and three 1.856, where it has 1.855 after 900 steps.
+        factor: the rate of a commit divided by the optimizer's learning rate (for SGD, divided by its rate over
+            1 - momentum). One third compensates for the mean pi of one worker, which is 3.1 under gem with momentum
+            0.9. It suits 1 to 32 workers, because pi falls with the number of workers (about 1 600 simulated runs,
+            docs/rules.md). Orthogonalised steps contain their momentum, so the rule has none, and pi is at most 1. For
+            Adam's family they use the whole rate (docs/default.md). For Muon they use a third, which makes them 1.7
+            times as large as Muon's own. In simulated runs of Muon for all matrices of a transformer (28 k parameters,
+            text, 300 steps, its best rate 0.02) one worker then had a loss of 2.133, and Muon alone 2.190 (with factor
+            1: 2.322). Three workers had 1.856, and Muon alone 1.855 after 900 steps.
     """
 
     kind: RecipeKind
@@ -45,8 +46,8 @@ class _Translation:
 
 _A_THIRD = 1 / 3
 _ADAM = _Translation(RecipeKind.RMS, _A_THIRD)
-# Adam's family on a model with an embedding and several hidden matrices (transformers, LSTMs): orthogonalising these is
-# worth more than all else.
+# For Adam's family on a model with an embedding and several hidden matrices (transformers, LSTMs). Of all variants that
+# were measured, orthogonalising the hidden matrices helps most.
 _ADAM_WITH_EMBEDDING = _Translation(RecipeKind.SPECTRAL, 1.0)
 _TRANSLATIONS: Mapping[type[Optimizer], _Translation] = {
     Adam: _ADAM,
@@ -57,14 +58,16 @@ _TRANSLATIONS: Mapping[type[Optimizer], _Translation] = {
     SGD: _Translation(RecipeKind.GRADIENT, _A_THIRD),
 }
 _ADAMS = (Adam, AdamW, NAdam, RAdam)
-# With one hidden matrix, between an embedding and a head, orthogonalising does harm: two workers of the character model
-# in examples/accelerate_loop.py ended at 2.03 where one process has 1.85, and with RMS-scaled gradients at about 1.87.
+# With a single hidden matrix, between an embedding and a head, orthogonalising is harmful: two workers of the character
+# model in examples/accelerate_loop.py ended at a loss of 2.03, where one process reaches 1.85, and two workers with
+# RMS-scaled gradients about 1.87.
 _LEAST_HIDDEN = 2
-# Options, by parameter group, that change what a class does in a way that has no translation.
+# Options of parameter groups that change a class's step in a way that has no translation.
 _UNTRANSLATED = ("amsgrad", "maximize", "differentiable")
-# How Muon's rate depends on a matrix's shape; None is the first. A recipe has the index.
+# Values of Muon's adjust_lr_fn, by which its rate depends on a matrix's shape. None means the first. A recipe contains
+# the index.
 _ADJUSTMENTS = ("original", "match_rms_adamw", "spectral_unclamped")
-# The recipe's group of parameters that no group of the optimizer has: no worker trains them.
+# The recipe's group for parameters that are in no group of the optimizer. No worker trains them.
 _UNTRAINED = {"lr": 0.0}
 # Root mean square of AdamW's steps in units of its rate, to which "match_rms_adamw" scales Muon's (arXiv 2502.16982).
 _ADAM_RMS = 0.2
@@ -72,18 +75,18 @@ _ADAM_RMS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A recipe, and why.
+    """A recipe, and the reason for its kind.
 
     Attributes:
-        recipe: what the worker offers to the run.
-        reason: why the optimizer keeps its own steps, such as "AdamW with amsgrad"; empty if it is translated.
+        recipe: the recipe that the worker offers to the run.
+        reason: why the optimizer makes its own steps, such as "AdamW with amsgrad". Empty if it is translated.
     """
 
     recipe: Recipe
     reason: str
 
     def describe(self, named_rule: str | None) -> str:
-        """What the script gets, in one line. `named_rule`: the server's, if it follows no recipe."""
+        """Describe in one line what is committed. `named_rule` is the rule of a server that follows no recipe."""
         recipe = self.recipe
         if named_rule is not None:
             name = self.reason or recipe.optimizer
@@ -100,10 +103,10 @@ def choose_recipe(
     """Derive the recipe of `optimizer`.
 
     Args:
-        optimizer: of the script; it trains parameters of `model`.
-        model: of the script.
-        tensors: of the model, in layout order.
-        every: optimizer steps between two commits; a translation commits each.
+        optimizer: the script's optimizer, which trains parameters of `model`.
+        model: the script's model.
+        tensors: the model's tensors, in layout order.
+        every: optimizer steps between two commits. Only 1 allows a translation.
     """
     parameters = [one for one in tensors if one.spec.kind is TensorKind.PARAMETER]
     groups = optimizer.param_groups
@@ -125,9 +128,9 @@ def choose_recipe(
 
 
 def keep_first_rates(optimizer: Optimizer) -> None:
-    """Keep each group's first learning rate where schedulers do, and so in `optimizer.state_dict()`.
+    """Store each group's first learning rate as `initial_lr`, as schedulers do, so that `state_dict()` saves it.
 
-    A script that sets the rate by hand, and is started again from its saved optimizer, then has the recipe that it had.
+    A script that sets the rate by hand, and is restarted from its saved optimizer, then derives the same recipe again.
     """
     for group in optimizer.param_groups:
         rate = group.get("lr")
@@ -136,9 +139,9 @@ def keep_first_rates(optimizer: Optimizer) -> None:
 
 
 def rate_factor(kind: RecipeKind, factor: float, group: Mapping[str, Any]) -> float:
-    """What a commit's rate is of the learning rate, in a recipe with this `factor`.
+    """Return the rate of a commit divided by the learning rate, in a recipe with this `factor`.
 
-    `group`: of the optimizer or its recipe. SGD with momentum m moves 1 / (1 - m) times as far as SGD without.
+    `group` is a group of the optimizer or of its recipe. SGD with momentum m moves 1 / (1 - m) times as far as without.
     """
     if kind is RecipeKind.GRADIENT:
         return of_gradients(factor, number_of(group["momentum"]), number_of(group["dampening"]))
@@ -146,7 +149,7 @@ def rate_factor(kind: RecipeKind, factor: float, group: Mapping[str, Any]) -> fl
 
 
 def decays_coupled(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
-    """Whether weight_decay is added to the gradient (SGD, Adam), and not taken from the parameters (AdamW, Muon)."""
+    """Whether weight_decay is added to the gradient (SGD, Adam). AdamW and Muon shrink the parameters instead."""
     return not isinstance(optimizer, Muon) and not group.get("decoupled_weight_decay", False)
 
 
@@ -154,12 +157,12 @@ def orthogonalised(optimizer: Optimizer, trained: Sequence[Tensor], hidden: Sequ
     """The tensors that a spectral recipe orthogonalises, with the factor of each one's rate.
 
     Args:
-        optimizer: of the script.
+        optimizer: the script's optimizer.
         trained: all PARAMETERs, in layout order.
-        hidden: which of them are hidden matrices.
+        hidden: the indices of the hidden matrices among them.
 
     Returns:
-        The factors by number in `trained`: for Adam's family 1; Muon's own rate depends on the shape.
+        The factors by index in `trained`. They are 1 for Adam's family; Muon's rate depends on the matrix's shape.
     """
     if not isinstance(optimizer, Muon):
         return dict.fromkeys(hidden, 1.0)
@@ -172,12 +175,12 @@ def orthogonalised(optimizer: Optimizer, trained: Sequence[Tensor], hidden: Sequ
 
 
 def momentum_of(group: Mapping[str, Any]) -> float:
-    """The momentum of a translated optimizer's group, now: Adam's family has it as beta1."""
+    """Return the present momentum of a translated optimizer's group, which is beta1 in Adam's family."""
     return number_of(group["betas"][0] if "betas" in group else group["momentum"])
 
 
 def number_of(value: Any) -> float:
-    """A setting as a number; 0 for None, as the learning rate of an optimizer that finds its own is."""
+    """Convert a setting to a number. None, the learning rate of optimizers that find their own, becomes 0."""
     return 0.0 if value is None else float(value)
 
 
@@ -211,9 +214,9 @@ def _translation_of(optimizer: Optimizer, tensors: Sequence[ModelTensor]) -> _Tr
 
 
 def _numbers_of(optimizer: Optimizer, group: Mapping[str, Any], translation: _Translation) -> dict[str, float]:
-    """What all workers must have in common, as it was before the first step."""
+    """Return the numbers of a group that must be equal in all workers, with their values before the first step."""
     numbers = {"lr": _first_rate(group), "weight_decay": number_of(group["weight_decay"]), "factor": translation.factor}
-    # OneCycleLR and CyclicLR move the momentum, and leave its first value here.
+    # OneCycleLR and CyclicLR change the momentum, and store its first value as max_momentum.
     momentum = number_of(group.get("max_momentum", momentum_of(group)))
     if isinstance(optimizer, SGD):
         return numbers | {"momentum": momentum, "dampening": number_of(group["dampening"])}
@@ -230,12 +233,12 @@ def _numbers_of(optimizer: Optimizer, group: Mapping[str, Any], translation: _Tr
 
 
 def _first_rate(group: Mapping[str, Any]) -> float:
-    """The learning rate before the first step, where schedulers keep it; of OneCycleLR, which begins low, the peak."""
+    """Return the learning rate before the first step, or for OneCycleLR, which begins low, the highest one."""
     return number_of(group.get("max_lr", group.get("initial_lr", group.get("lr"))))
 
 
 def _muon_factor(adjust: str, rows: int, columns: int) -> float:
-    """Muon's rate for a matrix, over the rate of AdamW whose steps are as large."""
+    """Return Muon's rate for a matrix divided by the rate with which AdamW makes steps of the same size."""
     of_muon = {
         "original": math.sqrt(max(1, rows / columns)),
         "match_rms_adamw": _ADAM_RMS * math.sqrt(max(rows, columns)),

@@ -1,4 +1,4 @@
-"""Makes a training script a worker."""
+"""`ParameterServer`, which makes a training script a worker of a run."""
 
 import contextlib
 import logging
@@ -88,14 +88,15 @@ class StepReport:
     """Result of one step.
 
     Attributes:
-        applied: False if skipped, dropped by a restarted server, or refused because the run was finished before.
-        skipped: the gradient was not finite; nothing was sent.
-        version: of the model's parameters.
-        loss: None if not finite.
-        compute_seconds: since the previous step, including data loading.
-        copy_seconds: copies and casts; CUDA's copy to the device counts in the next step.
-        exchange_seconds: round trip.
-        local: no commit; only version, samples and eta are set.
+        applied: False if the delta was skipped, or dropped because the server was restarted, or refused because the run
+            was finished before.
+        skipped: whether the gradient was not finite, so that nothing was sent.
+        version: the version of the parameters that the model has now.
+        loss: None if it was not given, or is not finite.
+        compute_seconds: time since the previous step, including data loading.
+        copy_seconds: time of copies and casts. CUDA's copy to the device counts in the next step.
+        exchange_seconds: time from the first byte sent to the last byte received.
+        local: whether this step made no commit. Then only version, samples and eta are set.
     """
 
     applied: bool
@@ -127,55 +128,62 @@ class ParameterServer:
     `ps.finished` is true. If other workers spend the run's budget first, the server refuses this worker's commit: that
     step returns a report with `applied=False`, and the rest is the same.
 
-    On entry parameters become views of flat buffers: move, convert, freeze and tie them before.
+    On entry, the parameters become views of flat buffers. Move, convert, freeze and tie them before.
 
-    **SIGTERM** ends block and script (exit code 0) unless handled.
+    **SIGTERM** ends the block and the script with exit code 0, unless the script handles it.
 
-    **DataLoader workers** may be forked in the block, but must not use this object: docs/training-scripts.md.
+    **DataLoader workers** may be forked in the block, but must not use this object (docs/training-scripts.md).
 
     **Mixed precision.** After `scaler.scale(loss).backward()`, `ps.step(loss, scaler=scaler)` unscales, skips
     non-finite gradients and updates the scaler. Before clipping call `ps.unscale_(scaler)`.
 
-    **Gradients.** Several backward passes accumulate. A missing one counts as 0. With `--local-steps` N every N-th call
-    commits, and the end of the `with` block; in between the model is this worker's.
+    **Gradients.** Several backward passes accumulate, and a parameter without a gradient has the gradient 0. With
+    `--local-steps` N, every N-th call and the end of the `with` block commit. In between, the model has parameters of
+    this worker's own.
 
     **Changes by the script.** What the script itself changes in the parameters between steps is lost with the next
     reply, unless commits are what an optimizer moved; one warning names the tensor (docs/training-scripts.md,
     "Constraints and other changes of weights").
 
-    **Optimizer.** If given, its class and parameter groups become the run's recipe (docs/rules.md): Adam, AdamW,
-    NAdam, RAdam, SGD and Muon are translated to gradients, scaled as theirs are, at their learning rate now; the
-    momentum is the server's rule's or, where matrices are orthogonalised, the worker's. Of any other optimizer, with
-    `every`, and in runs whose server names its rule, `step` runs the optimizer itself, and every H-th call commits
-    the parameters' movement since the last exchange; the end of the `with` block commits the rest. `recipe_text` says
-    which it is. `optimizer.state_dict()` saves and resumes either.
+    **Optimizer.** If an optimizer is given, its class and parameter groups become the run's recipe (docs/rules.md).
+    Adam, AdamW, NAdam, RAdam, SGD and Muon are translated: a commit has gradients, scaled as the optimizer scales them,
+    at its present learning rate. The server's rule applies the momentum or, where matrices are orthogonalised, the
+    worker does. With any other optimizer, with `every`, and in runs whose server names its rule, `step` runs the
+    optimizer itself, and every H-th call commits the parameters' movement since the last exchange; the end of the
+    `with` block commits the rest. `recipe_text` says what this worker does. `optimizer.state_dict()` saves and resumes
+    both.
 
-    **Schedules.** With `scheduler`, the script's calls of `scheduler.step()` follow the run's progress, not this
-    worker's own steps. Without it, a schedule counts this worker's steps; a script that computes its own learning rate
-    takes `progress`.
+    **Schedules.** With `scheduler`, the script's calls of `scheduler.step()` follow the run's progress and not this
+    worker's own steps. Without it, a schedule counts this worker's steps. A script that computes its own learning rate
+    can use `progress`.
 
     Args:
-        address: HOST:PORT; default: GEMPS_SERVER.
-        model: the same architecture in every worker.
-        name: unique, determines the rank. Default: GEMPS_WORKER_NAME, the engine's name (Slurm, torchrun,
-            Indexed Job), or host name and process id.
-        optimizer: of the model's parameters.
-        scheduler: of `optimizer`, one or a list, of torch.optim.lr_scheduler; but not ReduceLROnPlateau.
-        every: H; "auto": 8 times the worker's speed over the median, 1 to 32.
-        steps_per_epoch: batches; required for budgets in epochs.
-        delta_wire: "float32", "bfloat16", "int4" or "sparse" (docs/deploy.md, "Capacity").
-            Default: GEMPS_DELTA_WIRE, or by `network`.
-        parameter_wire: likewise; "int4" and "sparse" are differences. Default: GEMPS_PARAMETER_WIRE, or by `network`.
-        network: if no wire type is named, "auto" lets the first exchanges decide whether narrow ones are needed
-            (docs/deploy.md, "Capacity"); "fast": float32; "slow": int4. Default: GEMPS_NETWORK, or "auto".
-        keep_local: tensors that do not train and that the script changes itself, such as a target network: they stay
+        address: the server's HOST:PORT. Default: GEMPS_SERVER.
+        model: a model of the same architecture in every worker.
+        name: a name that no other worker has. It determines the rank. Default: GEMPS_WORKER_NAME, or the name by the
+            engine (Slurm, torchrun, Indexed Job), or host name and process id.
+        optimizer: an optimizer of the model's parameters.
+        scheduler: a scheduler of `optimizer` from torch.optim.lr_scheduler, or a list of them, but no
+            ReduceLROnPlateau.
+        every: optimizer steps between two exchanges (H). "auto" chooses 8 times the worker's speed divided by the
+            median speed, from 1 to 32.
+        steps_per_epoch: batches in an epoch. Required for budgets in epochs.
+        delta_wire: "float32", "bfloat16", "int4" or "sparse" (docs/deploy.md, "Capacity"). Default: GEMPS_DELTA_WIRE,
+            or what `network` chooses.
+        parameter_wire: the same for parameters, where "int4" and "sparse" are differences. Default:
+            GEMPS_PARAMETER_WIRE, or what `network` chooses.
+        network: what chooses wire types that are not named. With "auto", the first exchanges decide whether narrow ones
+            are needed (docs/deploy.md, "Capacity"); "fast" is float32 and "slow" is int4. Default: GEMPS_NETWORK, or
+            "auto".
+        keep_local: tensors that do not train and that the script changes itself, such as a target network. They stay
             in this worker. Names as in `model.state_dict()`, or names of modules, or either with wildcards (fnmatch).
-        send_frozen: likewise, but these travel with each commit as BUFFERs do: the run has the newest worker's values.
-        on_join: called before parameters become views; may move or initialise the model.
-        device: for the status.
-        on_event: for connection changes.
-        client_settings: default: from the environment, `GEMPS_CLIENT_...`.
-        overlap: gone; use local steps.
+        send_frozen: tensors of the same kind that travel with each commit as BUFFERs do, so that the run has the values
+            of the newest commit.
+        on_join: a function that is called before parameters become views. It may move or initialise the model.
+        device: the name of the device that the server's status shows.
+        on_event: a function that gets events of the connection.
+        client_settings: settings of the connection. Default: from the environment, `GEMPS_CLIENT_...`.
+        overlap: no longer supported; use local steps.
 
     Raises:
         UnsupportedModelError, UnsupportedOptimizerError, ServerUnavailableError, ServerRefusedError: on entering.
@@ -221,7 +229,7 @@ class ParameterServer:
         self._on_join = on_join
         self._adapter = b""
         self._script_tensors = ScriptTensors(_names("keep_local", keep_local), _names("send_frozen", send_frozen))
-        # Frozen tensors may still change: join() hashes them.
+        # No hashes yet: frozen tensors may still change, and join() hashes them.
         layout, tensors = inspect_model(model, self._script_tensors, hashes=False)
         offered = offer(delta_wire, parameter_wire, network)
         self._on_event = on_event or log_event
@@ -244,13 +252,14 @@ class ParameterServer:
         self._may_choose_wire_types = offered.is_open
         self._wire_choice: WireChoice | None = None
         self._joined: tuple[FlatModel, Transfer, LossScaler] | None = None
-        # In a run that follows the recipe of `optimizer`, unless that is its own steps; `_optimizer` is None then.
+        # Set instead of `_optimizer` in a run that follows the recipe of `optimizer`, unless it makes its own steps.
         self._translated: TranslatedOptimizer | None = None
         self._followed: list[FollowedSchedule] = []
         self._unfollowed = None if optimizer is None or self._schedulers else UnfollowedSchedule(optimizer)
         self._progress = 0.0
         self._exchanges = 0
-        # Neither watches commits of what an own optimizer moved: these carry whatever changes the parameters.
+        # `_optimizer_watch` and `_weight_watch` are None when commits are what an optimizer moved, because these
+        # contain every change of the parameters.
         self._optimizer_watch: OptimizerWatch | None = None
         self._frozen_watch = FrozenWatch(())
         self._gradient_watch: GradientWatch
@@ -323,7 +332,7 @@ class ParameterServer:
             raise
 
     def _translate(self, own: LocalOptimizer, recipe: Recipe, flat: FlatModel, transfer: Transfer) -> None:
-        """Take gradients of the run's recipe from now on, in place of the optimizer's own steps."""
+        """Commit gradients by the run's recipe from now on, instead of the optimizer's own steps."""
         own.warn_of_untrained(flat)
         own.close()
         self._optimizer = None
@@ -335,7 +344,7 @@ class ParameterServer:
         self._followed = [FollowedSchedule(one, self._position) for one in self._schedulers]
 
     def _position(self) -> Position:
-        """Where schedules are: the step that is made, but not exchanged yet, counts in part."""
+        """Return how far the run and this worker are. Steps that were not exchanged yet count as a part of a commit."""
         made = 0.0
         if self._translated is not None:
             made = float(self._translated.is_pending)
@@ -344,7 +353,7 @@ class ParameterServer:
         return Position(self._progress + made, self._exchanges + made)
 
     def _begin_step(self) -> bool:
-        """Look at the gradients before they are collected; False if the run is over."""
+        """Check the gradients before they are collected. Returns False if the run is over."""
         if self._gradient_watch.suspects:
             self._gradient_watch.begin_step()
         return not self._finished
@@ -443,7 +452,7 @@ class ParameterServer:
         self._compare_weights()
         transfer.clock.computed()
         staged = transfer.stage(scale, loss, self._client.shared_delta)
-        # Gradients of a step whose BUFFERs alone are not finite have been taken into the mean of squares.
+        # If only the BUFFERs are not finite, the gradients are already part of the mean of squares.
         is_finite = staged.usable or bool(staged.bad_buffer)
         try:
             if staged.usable:
@@ -462,7 +471,8 @@ class ParameterServer:
     def exchange(self, loss: Tensor | float | None = None, samples: int = 0) -> StepReport:
         """Commit what the optimizer has made since the last exchange, and install the reply.
 
-        For scripts that run the optimizer themselves. Undoes movement that is not finite. Raises as `step`.
+        Scripts that run the optimizer themselves call this after its steps. Movement that is not finite is undone.
+        Raises the same errors as `step`.
         """
         with self._committing():
             return self._exchange(loss, samples)
@@ -495,7 +505,7 @@ class ParameterServer:
         return report
 
     def unscale_(self, scaler: object) -> None:
-        """Unscale the gradients once, for clipping."""
+        """Unscale the gradients before clipping. `step` then does not unscale them again."""
         flat, _, scaling = self._require_joined()
         holder = self._translated or self._optimizer
         if holder is not None:
@@ -513,7 +523,7 @@ class ParameterServer:
         self.model.zero_grad(set_to_none)
 
     def close(self, reason: str = "done") -> None:
-        """Leave the run and disconnect; the model stays usable."""
+        """Leave the run and disconnect. The model remains usable."""
         with termination.held():
             self._end(reason)
 
@@ -547,66 +557,67 @@ class ParameterServer:
 
     @property
     def client(self) -> Client:
-        """Connection; call nothing on it while training."""
+        """The connection to the server. Do not call its methods while training."""
         return self._client
 
     @property
     def membership(self) -> Membership:
-        """Result of joining."""
+        """What the server answered when this worker joined."""
         return self._client.membership
 
     @property
     def rank(self) -> int:
-        """Rank, from 0."""
+        """This worker's rank in the run, from 0."""
         return self.membership.rank
 
     @property
     def host_rank(self) -> int:
-        """Rank on this host."""
+        """This worker's rank among those on its host, from 0."""
         return self.membership.host_rank
 
     @property
     def run_settings(self) -> RunSettings:
-        """Settings of the run."""
+        """The settings of the run."""
         return self.membership.run_settings
 
     @property
     def run_state(self) -> RunState:
-        """State last reported by the server."""
+        """The run's state as the server last reported it."""
         return RunState.FINISHED if self._finished else self._client.run_state
 
     @property
     def version(self) -> Version | None:
-        """Version of the parameters."""
+        """The version of the parameters that the model has. None before the first."""
         return self._version
 
     @property
     def shares_memory(self) -> bool:
-        """Whether payloads use shared memory."""
+        """Whether deltas and parameters go through memory that is shared with the server."""
         return self._client.shared_delta is not None
 
     @property
     def every(self) -> int:
-        """H."""
+        """Number of optimizer steps between two exchanges (H)."""
         return 1 if self._optimizer is None else self._optimizer.every
 
     @property
     def eta(self) -> float:
-        """Learning rate of the next step; with `optimizer`, that of its first group."""
+        """The learning rate of the next step. With `optimizer` it is that of the first group."""
         holder = self._translated or self._optimizer
         return self._client.next_eta if holder is None else holder.rate
 
     @property
     def progress(self) -> float:
-        """How far the run is, in commits of one worker: all commits over the workers that are live or have finished.
+        """How far the run is, in commits of one worker.
 
-        It never falls. Scripts that compute their learning rate take it in place of their own count of steps.
+        That is the number of all commits divided by the number of workers that are live or have finished. It never
+        decreases. Scripts that compute their own learning rate use it instead of their count of steps.
         """
         return self._progress
 
     @property
     def recipe_text(self) -> str:
-        """What the run makes of the script's optimizer, in one line; empty without `optimizer`."""
+        """What the run does with the script's optimizer, in one line. Empty without `optimizer`."""
         run = self.run_settings
         return "" if self._choice is None else self._choice.describe(run.rule if run.recipe is None else None)
 
@@ -647,7 +658,7 @@ class ParameterServer:
             exchange = time.perf_counter() - started
             self._install_last(transfer)
             compute, copy = transfer.clock.times()
-            # Not in last_report: no commit of this worker belongs to it.
+            # last_report does not change, because no commit of this worker belongs to this.
             return StepReport(False, False, None, self._version, loss, samples, eta, compute, copy, exchange)
         except NotInitializedError:
             # The server restarted empty.
@@ -672,7 +683,7 @@ class ParameterServer:
         return self.last_report
 
     def _choose_wire_types(self, report: StepReport) -> None:
-        """Measure the exchange of a commit that was settled and installed; this may change the wire types."""
+        """Measure the exchange of a commit after its reply was installed. This may change the wire types."""
         choice = self._wire_choice
         if choice is None or choice.is_settled or self._finished or not report.applied:
             return
@@ -686,7 +697,7 @@ class ParameterServer:
                 self._optimizer.installed(None)
 
     def _watch(self, verdict: Verdict, eta: float) -> None:
-        """Look for what is silently wrong with a script."""
+        """Check for mistakes in a script that raise no error, and warn of them."""
         self._gradient_watch.committed(verdict, eta)
         if self._batch_watch is not None:
             batches = self._batch_watch.committed()
@@ -763,7 +774,7 @@ class ParameterServer:
         self._client.close()
 
     def _bring_parameters(self, transfer: Transfer, *, has_parameters: bool) -> None:
-        """Upload parameters if needed, then pull: only a pull sets the base."""
+        """Upload the parameters if the server has none, then pull, because only a pull sets the base version."""
         if not has_parameters:
             self._client.initialize(transfer.first_payload(), adapter=self._adapter)
         self._version = self._client.pull(transfer.reply)
@@ -778,7 +789,7 @@ class ParameterServer:
         try:
             self._bring_parameters(transfer, has_parameters=True)
         except ClientError as trouble:
-            self._can_restore = False  # the pull may have overwritten a part of what was received
+            self._can_restore = False  # the pull may have overwritten a part of the reply before
             _log.warning(
                 "the run is finished, but its newest parameters did not arrive (%s): the model keeps those of its last "
                 "step; the server's checkpoint has the newest",
@@ -789,7 +800,7 @@ class ParameterServer:
         """Raise if the run is finished, and discard what the loop has computed since it ended.
 
         RunFinishedError is an Exception, so `except Exception` around `step` catches it, and an endless loop would
-        never end. Therefore, IgnoredEndError, a SystemExit, follows MAX_IGNORED_ENDS of them.
+        never end. Therefore the worker raises IgnoredEndError, a SystemExit, after MAX_IGNORED_ENDS of them.
         """
         if not self._finished:
             return
@@ -813,7 +824,7 @@ class ParameterServer:
             flat.zero_gradients()
         if not self._can_restore:
             return
-        with contextlib.suppress(UnsupportedModelError):  # a model that the script changed is its own now
+        with contextlib.suppress(UnsupportedModelError):  # a model that the script has changed is left as it is
             flat.collect_parameters()
             if self._has_surplus_steps():
                 transfer.install()
@@ -831,9 +842,10 @@ class ParameterServer:
 
 
 def _tell(line: str) -> None:
-    """Log a line; on standard error if the script has not set up logging, so that the worker's log has it all the same.
+    """Log a line of level INFO, or print it to standard error if the script has not set up logging.
 
-    Python drops lines of level INFO then. Whoever allows less than warnings gets none.
+    Without a handler Python drops lines of this level, and the worker's log would not have them. A script that allows
+    less than warnings gets no line.
     """
     if _log.isEnabledFor(logging.INFO):
         _log.info("%s", line)

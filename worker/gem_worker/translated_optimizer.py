@@ -4,11 +4,13 @@ Until `close`, `optimizer.step` is replaced on the instance, so that whoever cal
 itself (`run`), a GradScaler, or a Trainer's loop, which calls `ParameterServer.exchange` afterwards. The optimizer's
 hooks run as they do around its own step, and schedulers see that it was called.
 
-The mean of squares lies where the optimizer's own step keeps it (`exp_avg_sq` and `step` of its state), so its
-`state_dict` saves it, and a saved one, also of the optimizer's own steps, is continued. So does the momentum of a
-recipe that has one (`exp_avg`, of Muon `momentum_buffer`); else there is none to save: the server's rule has it.
+The mean of squares is stored where the optimizer's own step stores it (`exp_avg_sq` and `step` of its state). So the
+optimizer's `state_dict` saves it, and training continues from a saved state, even from one of the optimizer's own
+steps. The same holds for the momentum if the recipe has one (`exp_avg`, in Muon `momentum_buffer`). With other recipes
+the server's rule has the momentum, and there is none to save.
 
-States: idle, and pending (a delta is in the flat gradients, or kept while a script's loop runs on). Not thread-safe.
+A translation is idle or pending. It is pending when a delta is in the flat gradients, or in a copy of them while a
+script's loop continues. Not thread-safe.
 """
 
 import types
@@ -30,12 +32,13 @@ from gem_worker.unreached_tensors import UnreachedTensors
 
 
 class Made(NamedTuple):
-    """With what a delta was made.
+    """The numbers that belong to a delta in the flat gradients.
 
     Attributes:
-        scale: what the flat gradients are still to be multiplied by, besides -1.
+        scale: the delta is -scale times the flat gradients.
         rate: the learning rate of the first group.
-        decays: for each group of the recipe: the share that the commit takes from its parameters; empty: none.
+        decays: for each group of the recipe, the share that the commit takes from its parameters. Empty if no group
+            decays.
     """
 
     scale: float
@@ -48,14 +51,14 @@ _REPLACED = ("step", "_step_supports_amp_scaling")
 
 
 class TranslatedOptimizer:
-    """Makes deltas of the gradients of `flat` as `recipe`, the run's and this optimizer's, says.
+    """Turns the gradients of `flat` into deltas by `recipe`, which is both the run's and this optimizer's.
 
     Args:
-        optimizer: of the script.
-        recipe: a translation, not of kind movement.
+        optimizer: the script's optimizer.
+        recipe: any recipe but one of kind movement.
         flat: the model's gradients and parameters.
-        begin: called at each step, before the gradients are collected; returns False if the run is over: then a step
-            does nothing.
+        begin: called at each step, before the gradients are collected. If it returns False, the run is over, and the
+            step does nothing.
 
     Attributes:
         is_pending: whether a delta waits for its exchange.
@@ -89,16 +92,16 @@ class TranslatedOptimizer:
 
     @property
     def rate(self) -> float:
-        """The learning rate of the first group, now."""
+        """The present learning rate of the first group."""
         return number_of(self._groups[0]["lr"])
 
     @property
     def made(self) -> Made:
-        """With what the pending delta was made: a loop's schedule may have moved since."""
+        """The numbers of the pending delta. A script's schedule may have changed the optimizer's rates since."""
         return self._made
 
     def run(self, scaler: object) -> None:
-        """Make the delta of a step; one that is not finite if `scaler` finds that the gradients are not."""
+        """Make the delta of a step. If `scaler` finds gradients that are not finite, the delta is all NaN."""
         self._is_run = True
         try:
             if scaler is None:
@@ -108,7 +111,7 @@ class TranslatedOptimizer:
                 as_scaler(scaler).update()
         finally:
             self._is_run = self._is_unscaled = False
-        if not self.is_pending:  # the scaler left the step out
+        if not self.is_pending:  # the scaler skipped the step
             self._flat.collect_gradients()
             for group in self._flat.groups:
                 group.gradients.fill_(torch.nan)
@@ -121,7 +124,7 @@ class TranslatedOptimizer:
             self._is_unscaled = True
 
     def take(self) -> bool:
-        """Bring the pending delta into the flat gradients; False if there is none."""
+        """Put the pending delta into the flat gradients. Returns False if there is none."""
         if self._kept:
             self._flat.collect_gradients()
             for group, kept in zip(self._flat.groups, self._kept, strict=True):
@@ -130,7 +133,7 @@ class TranslatedOptimizer:
         return self.is_pending
 
     def sent(self, *, is_finite: bool) -> None:
-        """The pending delta has been committed, or was skipped; `is_finite`: whether its gradient was."""
+        """Finish the step after its delta was committed or skipped. `is_finite`: whether its gradient was finite."""
         self.is_pending = False
         if is_finite:
             for steps in self._steps:
@@ -140,7 +143,7 @@ class TranslatedOptimizer:
         self._flat.zero_gradients()
 
     def close(self) -> None:
-        """Give the optimizer its own step back; its state is what its own step needs to continue."""
+        """Restore the optimizer's own `step`, and convert its state to what that step needs to continue."""
         for hook in self._hooks:
             hook.remove()
         for name in _REPLACED:
@@ -157,7 +160,7 @@ class TranslatedOptimizer:
         return self._optimizer.param_groups
 
     def _replace(self) -> None:
-        """Put the translation in the place of `step`; have a GradScaler unscale, as fused optimizers do themselves."""
+        """Replace `step` by the translation, before which a GradScaler unscales, also with a fused optimizer."""
 
         def make(optimizer: Optimizer, closure: Callable[[], object] | None = None) -> object:
             return self._make(closure)
@@ -186,7 +189,7 @@ class TranslatedOptimizer:
 
     @torch.no_grad()
     def _make(self, closure: Callable[[], object] | None) -> object:
-        """A step: the delta of the gradients, up to `-made.scale`."""
+        """Make a step: leave the delta in the flat gradients, divided by `-made.scale`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -212,7 +215,7 @@ class TranslatedOptimizer:
         rates = [self._rate_of(number, group) for number, group in enumerate(groups)]
         shares = [number_of(group["weight_decay"]) for group in groups]
         coupled = [decays_coupled(self._optimizer, group) for group in groups]
-        scale = max(map(abs, rates)) or 1.0  # float32 has room for the others' shares of the largest
+        scale = max(map(abs, rates)) or 1.0  # the quotients rates / scale, at most 1, do not underflow in float32
         now = [
             GroupNow(rate / scale, share if is_coupled else 0.0, momentum_of(group))
             for rate, share, is_coupled, group in zip(rates, shares, coupled, groups, strict=True)
@@ -249,7 +252,7 @@ class TranslatedOptimizer:
 
     @torch.no_grad()
     def _attach(self) -> TransformState:
-        """Make the optimizer's means parts of one vector for each of the flat groups; keep their values."""
+        """Replace the optimizer's means by views of one vector for each flat group, and keep their values."""
         flat, groups = self._flat, self._groups
         squares, means = (
             [torch.zeros_like(one.gradients, dtype=torch.float32) for one in flat.groups] if is_kept else []
@@ -276,7 +279,7 @@ class TranslatedOptimizer:
 
     @torch.no_grad()
     def _follow_products(self) -> None:
-        """Multiply NAdam's products of momenta by that of the step, as its own step does."""
+        """Multiply NAdam's products of momenta by this step's momentum, as NAdam's own step does."""
         for group in self._groups:
             for state in (self._optimizer.state[one] for one in group["params"] if one in self._optimizer.state):
                 share = 0.5 * 0.96 ** (state["step"] * group["momentum_decay"])
@@ -288,7 +291,7 @@ def _plan(optimizer: Optimizer, recipe: Recipe, flat: FlatModel) -> Plan:
         return Plan(groups=(Scaling(),) * len(recipe.groups), group_of=recipe.group_of_parameter)
     scalings = [
         Scaling(group["beta2"], group["epsilon"]) for group in recipe.groups if "beta2" in group
-    ]  # all but the last, if that is of untrained parameters
+    ]  # without the last group if no worker trains its parameters
     scalings += scalings[:1] * (len(recipe.groups) - len(scalings))
     factors = {}
     if recipe.kind is RecipeKind.SPECTRAL:
@@ -308,7 +311,7 @@ def _plan(optimizer: Optimizer, recipe: Recipe, flat: FlatModel) -> Plan:
 
 
 def _part_of(vectors: Sequence[Tensor], flat: FlatModel, one: TrainedTensor, values: Tensor | None) -> Tensor:
-    """The elements of a tensor in `vectors`, one for each of the flat groups; with these values, if there are any."""
+    """Return a view of the tensor's elements in `vectors`, one for each flat group, and copy `values` into it."""
     place = next(place for place, group in enumerate(flat.groups) if one.start < group.stop)
     part = own_view(vectors[place], one.start - flat.groups[place].start, one.values)
     if values is not None:
@@ -317,5 +320,5 @@ def _part_of(vectors: Sequence[Tensor], flat: FlatModel, one: TrainedTensor, val
 
 
 def _device_of_step(group: Mapping[str, Any], device: torch.device) -> torch.device:
-    """Where the optimizer's own step expects its count."""
+    """Return the device on which the optimizer's own step expects the tensor `step` of its state."""
     return device if group.get("capturable") or group.get("fused") else torch.device("cpu")

@@ -1,12 +1,12 @@
 """Finds the trained tensors that no backward pass reaches, such as a head that is not in use.
 
-PyTorch's optimizers leave out a parameter whose `grad` is None, and so its weight decay. A worker's gradients are views
-of one vector and never None. A tensor that has had no gradient but 0 since the worker joined is taken for one whose
-gradient would be None: one that is 0 by chance gets its decay a few steps later.
+PyTorch's optimizers skip a parameter whose `grad` is None, and do not decay it either. A worker's gradients are views
+of one vector and never None. Therefore a tensor whose gradients have all been 0 since the worker joined is treated like
+one whose gradient is None. If its first gradients are 0 by chance, its decay begins a few steps later.
 
-A decay that is added to the gradient (Adam, SGD) is then left out. A decoupled one (AdamW, Muon) is taken by the
-server, for whole groups: it is left out where no tensor of the group has a gradient. If others have, a warning says
-what to do.
+A decay that is added to the gradient (Adam, SGD) is not applied to such tensors. A decoupled decay (AdamW, Muon) is
+applied by the server to whole groups, and is left out where no tensor of the group has a gradient. If some tensors of
+the group have gradients and others do not, a warning says what to do.
 """
 
 import logging
@@ -20,7 +20,7 @@ from gem_worker.flat_model import FlatModel, TrainedTensor
 
 _log = logging.getLogger(__name__)
 
-# Until the warning: layers that begin at 0 hold gradients back for a step or two.
+# Steps before the warning. Layers that begin at 0 pass no gradients on for a step or two.
 _STEPS = 20
 _NAMES_SHOWN = 5
 _MEANS = {"exp_avg_sq", "exp_avg", "momentum_buffer"}
@@ -28,12 +28,12 @@ _NOTHING = torch.zeros(1)
 
 
 class UnreachedTensors:
-    """The tensors of `flat` without a gradient so far. Not thread-safe.
+    """The tensors of `flat` that have had no gradient so far. Not thread-safe.
 
     Args:
         flat: the model's gradients.
-        group_of: the group of each of `flat.trained`.
-        state: the optimizer's; a tensor that has a mean of squares there was reached before.
+        group_of: the group of each tensor of `flat.trained`.
+        state: the optimizer's state. A tensor whose mean of squares there is not 0 has had a gradient before.
     """
 
     def __init__(self, flat: FlatModel, group_of: Sequence[int], state: Mapping[Tensor, Mapping[str, Any]]) -> None:
@@ -44,16 +44,16 @@ class UnreachedTensors:
         self._take_out([state.get(one.tensor, {}).get("exp_avg_sq", _NOTHING) for _, one in self._left])
 
     def update(self) -> None:
-        """Look at the gradients of a step, once they are collected."""
+        """Check the gradients of a step after they were collected."""
         self._steps += 1
         self._take_out([one.gradient for _, one in self._left])
 
     def has_reached(self, group: int) -> bool:
-        """Whether any tensor of a group has a gradient."""
+        """Whether any tensor of a group has had a gradient."""
         return group in self._reached
 
     def clear(self) -> None:
-        """Take out of the flat gradients, and the optimizer's state, what a decay has put there."""
+        """Set these tensors' gradients and means to 0, because a decay that was added to them changed both."""
         for _, one in self._left:
             one.gradient.zero_()
             state = self._state.get(one.tensor, {})
@@ -61,7 +61,7 @@ class UnreachedTensors:
                 state[name].zero_()
 
     def warn(self, decays: Sequence[float]) -> None:
-        """Name the tensors that decay without a gradient, once; `decays`: of each group."""
+        """Warn once of tensors that decay without a gradient. `decays` has the decay of each group."""
         if self._steps != _STEPS or not self._left:
             return
         decaying = {group for group, decay in enumerate(decays) if decay and self.has_reached(group)}
@@ -78,10 +78,10 @@ class UnreachedTensors:
             )
 
     def _take_out(self, seen: Sequence[Tensor]) -> None:
-        """Take those that are not all 0 in `seen` for reached."""
+        """Remove the tensors from the list whose values in `seen` are not all 0."""
         if not seen:
             return
-        # A device is asked for all of them at once.
+        # One transfer from the device for all tensors.
         found = torch.stack([one.any().to(seen[-1].device) for one in seen]).tolist()
         self._reached.update(group for (group, _), is_reached in zip(self._left, found, strict=True) if is_reached)
         self._left = [pair for pair, is_reached in zip(self._left, found, strict=True) if not is_reached]

@@ -1,6 +1,6 @@
 """Blocking gRPC client, without torch or Numba.
 
-Names load lazily, without gRPC.
+Its names are imported on first use, so that importing the package does not load gRPC.
 """
 
 from typing import TYPE_CHECKING

@@ -25,19 +25,19 @@ MIB = 1 << 20
 _WORKER = "/gemps.v1.WorkerService/"
 _OBSERVER = "/gemps.v1.ObserverService/"
 
-# Seconds to commit over gRPC after a lane failure.
+# For this number of seconds after a failure of the lane, commits go over gRPC.
 LANE_AGAIN_SECONDS = 60.0
-# Hosts of servers on this machine. Tests use other addresses of 127.0.0.0/8 as other machines'.
+# Hosts that mean this machine. Other addresses of 127.0.0.0/8 do not, because tests use them for other machines.
 THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]")
 PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
-    # For NAT and load balancers; the server accepts pings every 30 s.
+    # Pings keep connections through NAT and load balancers open. The server accepts one every 30 s.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # gRPC's defaults notice a restarted server late.
+    # With gRPC's defaults, up to two minutes pass until a client connects to a restarted server.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.dns_min_time_between_resolutions_ms", 2_000),
@@ -102,14 +102,17 @@ def open_channel(address: str, credentials: Credentials) -> grpc.Channel:
 
 
 def may_use_lane(address: str, credentials: Credentials) -> bool:
-    """Whether a second connection reaches the same server."""
+    """Whether a second connection, to the lane's port, would reach the same server."""
     if not credentials.settings.lane or address.startswith("unix:"):
         return False
     return _is_loopback(address) or not any(os.environ.get(name) for name in PROXY_VARIABLES)
 
 
 class Calls:
-    """RPCs of a server; those with chunks exchange raw bytes. Reread attributes per call: `renew` replaces them."""
+    """The calls of a server. Those with chunks exchange raw bytes.
+
+    Read the attributes anew for each call, because `renew` replaces them.
+    """
 
     def __init__(self, address: str, credentials: Credentials) -> None:
         if credentials.token and not credentials.protected and not _is_loopback(address):

@@ -29,7 +29,7 @@ from gem_worker.client.settings import ClientSettings
 from gem_worker.client.shards import SHARD_PATIENCE_SECONDS, Shards, address_of
 
 _FLOAT32 = (WireType.FLOAT32,)
-# Heartbeats, of which the fastest counts: the others met a busy processor.
+# Number of heartbeats whose fastest is the round trip. Slower ones have waited for a busy processor.
 ROUND_TRIPS = 3
 
 
@@ -46,14 +46,15 @@ class Client:
     Args:
         address: HOST:PORT, [IPV6]:PORT or unix:PATH. The constructor raises AddressError or CredentialsError.
         worker_name: 1 to 256 bytes; determines the rank. A new session under it ends the older one.
-        host_id: groups ranks by host; default: this machine.
-        steps_per_epoch: for a budget in epochs; 0: unknown.
-        delta_wire_types, parameter_wire_types: best first; the server chooses.
-        features: what the caller does with gradients (session.proto); the client's own are announced as well.
-        recipe: how the caller translates its script's optimizer. Under a server that lets the first worker decide, all
-            workers need the same one: `run_settings.recipe` is then this one, else None.
-        on_event: default: logging.
-        clock, sleep: of retries.
+        host_id: equal for all workers on one machine, and by default this machine's. `membership.host_rank` counts by
+            it.
+        steps_per_epoch: steps in one pass over this worker's data, for a budget in epochs. 0 if it is not known.
+        delta_wire_types, parameter_wire_types: the wire types that the caller supports, best first. The server chooses.
+        features: what the caller does with gradients (session.proto). The client adds its own features.
+        recipe: how the caller translates its script's optimizer. If the server lets the first worker decide, all
+            workers must have the same recipe, and `run_settings.recipe` is this one; otherwise it is None.
+        on_event: a function that gets events of the connection. Default: they are logged.
+        clock, sleep: replace the clock and the pauses of retries, for tests.
     """
 
     def __init__(
@@ -126,12 +127,12 @@ class Client:
 
     @property
     def membership(self) -> Membership:
-        """Result of the newest join. Raises MisuseError before the first."""
+        """What the server answered to the newest join. Raises MisuseError before the first."""
         return self._session.membership
 
     @property
     def layout(self) -> Layout:
-        """The whole model's layout, as this worker has it."""
+        """The layout of the whole model in this worker."""
         return self._session.whole_layout
 
     @property
@@ -141,12 +142,12 @@ class Client:
 
     @property
     def run_state(self) -> RunState:
-        """Last reported state of the run."""
+        """The run's state as the server last reported it."""
         return self._session.run_state
 
     @property
     def version(self) -> Version | None:
-        """Version held, which the next commit's gradient must be of; None if unknown."""
+        """The version that the next commit's gradient must be computed at. None if it is unknown: then pull first."""
         return self._session.version
 
     @property
@@ -156,7 +157,7 @@ class Client:
 
     @property
     def transport(self) -> str | None:
-        """The open commit stream's: "grpc" or "lane"; None without one."""
+        """The transport of the open commit stream, "grpc" or "lane". None if no stream is open."""
         return self._primary.committer.transport
 
     @property
@@ -188,16 +189,16 @@ class Client:
     def change_wire_types(self, deltas: WireType, parameters: WireType) -> Membership:
         """Use other wire types from the next commit on; call this between two commits.
 
-        The session goes on: nothing is pulled, dropped or applied twice, and the worker's moment stays. Only if the
-        session or its server was lost at that moment `version` is None afterwards: then pull(), after initialize() if
-        the result has no parameters.
+        The session continues: nothing is pulled, dropped or applied twice, and the worker keeps its moment. `version`
+        is None afterwards only if the session or its server was lost at this moment. Then call pull(), and initialize()
+        before it if the result has no parameters.
 
         Returns:
-            The membership, with the wire types that hold now. An earlier server may keep those before.
+            The membership, with the wire types that now apply. A server of an earlier version may not change them.
 
         Raises:
-            MisuseError: the version held is unknown, or payloads go through shared memory, which has float32 only.
-            ServerRefusedError: MEMORY, for differences of parameters; nothing has changed.
+            MisuseError: `version` is None, or payloads go through shared memory, which supports only float32.
+            ServerRefusedError: MEMORY, if there is no room for differences of parameters. Nothing has changed then.
             ServerUnavailableError: as join().
         """
         self._check_member()
@@ -219,7 +220,7 @@ class Client:
         return self._session.is_server_here
 
     def round_trip(self) -> float | None:
-        """Seconds that the fastest of a few heartbeats takes; None if the server does not answer one."""
+        """Measure the seconds that the fastest of a few heartbeats takes. None if one gets no answer."""
         self._check_member()
         found = []
         for _ in range(ROUND_TRIPS):
@@ -274,7 +275,7 @@ class Client:
 
     @property
     def shared_delta(self) -> memoryview | None:
-        """Shared memory for a delta, saving a copy; None if unavailable. Any call may replace it."""
+        """Shared memory to write a delta into, which saves a copy. None if there is none. Any call may replace it."""
         if self._shards is not None:
             return None  # each server has its own
         shared = self._session.open_shared()
@@ -299,21 +300,29 @@ class Client:
         On return `into` holds the parameters of `outcome.version`, even if the delta was dropped. The buffers must not
         overlap, and `delta` must not change meanwhile.
 
-        `scale`: factor for the PARAMETERs; products are rounded to float32.
-        `steps`: those that the delta is of.
-        `buffers`: the BUFFERs that `delta` has: those that changed since they last travelled. The outcome then leaves
-        out what this worker has (`CommitOutcome.buffers`). Default: all.
-        `eta`, `decays`: only in a run whose settings have a recipe: the learning rate of its first group now, and the
-        share, at least 0 and below 1, that this commit takes from the parameters of each group; empty: none.
-        `in_place`: leave parameters in shared memory: `outcome.parameters` is read-only, valid until the next call.
+        Args:
+            delta: the payload of the delta.
+            into: memory for the payload of the parameters.
+            loss: the training loss of this step, if it is known.
+            samples: training samples since the last commit; 0 if unknown.
+            in_place: whether parameters stay in shared memory. `outcome.parameters` is then read-only, and valid until
+                the next call.
+            scale: factor of the PARAMETERs. The products are rounded to float32.
+            steps: the steps that the delta consists of.
+            buffers: the BUFFERs that `delta` contains, which are those that changed since they last travelled. The
+                outcome then leaves out the BUFFERs that this worker already has (`CommitOutcome.buffers`). Default:
+                all.
+            eta: the present learning rate of the first group of the run's recipe, if the run has one.
+            decays: in such a run, the share of each group's parameters that this commit takes from them, at least 0
+                and below 1. Empty if no group decays.
 
         Raises:
-            RunFinishedError: leave.
-            MisuseError: pull() first, or `scale` without float32 deltas.
+            RunFinishedError: the run is finished, and the worker should leave.
+            MisuseError: there was no pull() before, or `scale` is given with deltas that are not float32.
             ValueError: a buffer has the wrong size.
-            NotInitializedError: initialize(), then pull().
-            ServerUnavailableError: whether the delta was applied is unknown.
-            ServerRefusedError: nothing changed.
+            NotInitializedError: the server has no parameters. Call initialize(), then pull().
+            ServerUnavailableError: there was no answer for too long. The delta may have been applied.
+            ServerRefusedError: the server refused the delta, and nothing changed.
         """
         self._check_usable()
         formats = self._formats()
@@ -364,9 +373,9 @@ class Client:
         self._session.report_batches(batches)
 
     def give_up(self) -> None:
-        """Make another thread's call fail, for good: only `leave` works afterwards.
+        """Make another thread's call fail. Only `leave` works afterwards.
 
-        Thread-safe. Repeat it: a starting call may miss it.
+        Thread-safe. A call that is just starting may miss it, so call this again until the other call has failed.
         """
         self._primary.give_up()
         if self._shards is not None:
@@ -379,7 +388,7 @@ class Client:
         self._session.leave(reason, timeout)
 
     def close(self) -> None:
-        """Release resources; without leave(), the session ends by timeout."""
+        """Release resources. Without an earlier leave(), the session ends by its time-out."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True

@@ -87,7 +87,7 @@ class Committer:
         eta: float | None = None,
         decays: Sequence[float] = (),
     ) -> CommitOutcome:
-        """See Client.commit; buffers are checked byte views. `commit_id`: with several shards."""
+        """Commit a delta as Client.commit does, which has checked the buffers. `commit_id`: see commit.proto."""
         described = self._describe(delta, loss, samples, scale, steps, commit_id, buffers)._replace(
             eta=eta, decays=decays
         )
@@ -139,9 +139,9 @@ class Committer:
         self, delta: Delta, outgoing: OutgoingCommit, into: memoryview, *, in_place: bool
     ) -> CommitOutcome:
         session, payload = self._session, self._session.formats.parameters
-        # The server reports this delta as applied.
+        # Whether the server has reported this delta as applied.
         applied = False
-        # Version pulled after a lost session.
+        # The version that was pulled after a lost session.
         pulled: Version | None = None
         while True:
             shared = outgoing.shared if isinstance(outgoing, SharedCommit) else None
@@ -188,7 +188,7 @@ class Committer:
 
     def _open_stream(self) -> CommitStream:
         if self._stream is not None and not self._stream.is_open():
-            # Broken between commits.
+            # It broke between two commits.
             self.drop_stream()
         if self._stream is None:
             self._stream = CommitStream(self._calls, self._watchdog)
@@ -225,7 +225,7 @@ class Committer:
         )
 
     def _recover(self, refusal: ServerRefusedError) -> None:
-        """A lost snapshot leaves session.version None."""
+        """Do what the refusal asks for, or raise it. If the snapshot is lost, session.version is None afterwards."""
         session = self._session
         if refusal.reason == "RUN_FINISHED":
             session.run_state = RunState.FINISHED

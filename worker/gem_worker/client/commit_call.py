@@ -16,7 +16,7 @@ from gem_worker.client.send import ChunkMessage
 
 
 class ReplySink(Protocol):
-    """Consumer of a reply."""
+    """Takes the messages of a reply."""
 
     @property
     def sink(self) -> Assembler:
@@ -29,10 +29,10 @@ class ReplySink(Protocol):
 class CommitCall(Protocol):
     """Bidirectional call for one thread; only `look` and `cancel` are thread-safe.
 
-    After its end, `send` does nothing and `receive` reports why.
+    After the call has ended, `send` does nothing, and `receive` reports why it ended.
 
     Attributes:
-        transport: name of the implementation.
+        transport: the name of the implementation, as in `Client.transport`.
     """
 
     transport: str
@@ -41,10 +41,10 @@ class CommitCall(Protocol):
         """Context of `send` and `receive`; close the call if interrupted."""
 
     def send(self, messages: Iterable[ChunkMessage]) -> None:
-        """Send messages, one at a time; may return earlier."""
+        """Send messages, taking one at a time. May return before all are sent."""
 
     def receive(self, reply: ReplySink) -> commit_pb2.CommitResponse | None:
-        """Pass the next message to `reply`; return its fields; None at OK. Raises grpc.RpcError."""
+        """Pass the next message to `reply`, and return its fields, or None at an end with OK. Raises grpc.RpcError."""
 
     def is_open(self) -> bool:
         """Whether the call is open, without blocking."""
@@ -104,8 +104,8 @@ class GrpcCall:
 class RequestFeed:
     """Request iterator for gRPC's sender thread.
 
-    Messages are made in that thread, from memory that the next attempt, or the caller, uses again. A sender thread
-    outlives its call for as long as it takes to make a message, so `close` waits for that.
+    That thread makes the messages, from memory that the next attempt, or the caller, reuses. It may outlive its call
+    until it has made one more message, so `close` waits for this.
     """
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class RequestFeed:
         self._entries.put(iter(messages))
 
     def close(self) -> None:
-        """End the stream. No message is made once this returns, and none of those that wait is sent."""
+        """End the stream. After this returns no message is made, and no message that waited is sent."""
         with self._making:
             self._is_closed = True
         self._entries.put(None)

@@ -46,7 +46,7 @@ class CommitReply:
 
 
 class CommitStream:
-    """A stream; after TornCallError or a refusal, open another."""
+    """An open stream of commits. After a TornCallError or a refusal it cannot be used again: open another."""
 
     def __init__(self, calls: Calls, watchdog: Watchdog) -> None:
         self._watchdog = watchdog
@@ -91,7 +91,7 @@ class CommitStream:
             reply.receiver.reset()
             raise TornCallError(f"the reply arrived damaged: {error}") from error
         finally:
-            # Inlines `watch`: no interrupt in between.
+            # These are the steps of `watch`, without a call in between at which an interrupt could come.
             watchdog.watched = None
             watchdog.called_at = watched.progressed_at
 

@@ -4,12 +4,12 @@ import socket
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-# Linux; the same in all containers of a machine, unlike host names.
+# Linux has it. Unlike the host name, it is the same in all containers of a machine.
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def agent() -> str:
-    """The client's name and version."""
+    """Return the client's name and version, as JoinRequest.agent has them."""
     try:
         return f"gemps-python/{version('gemps')}"
     except PackageNotFoundError:
@@ -17,7 +17,7 @@ def agent() -> str:
 
 
 def this_host(boot_id: Path = BOOT_ID) -> str:
-    """The boot id, else the host name."""
+    """Return a text that identifies this machine: the kernel's boot id, or the host name where there is none."""
     try:
         found = boot_id.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):

@@ -23,9 +23,9 @@ def initialize(
     format_: PayloadFormat,
     adapter: bytes,
 ) -> bool:
-    """Upload `payload` (float32); return whether accepted.
+    """Upload `payload` (PARAMETERs as float32, BUFFERs). Returns whether it became the first parameters.
 
-    False may mean that an earlier attempt succeeded; pull next either way.
+    False may mean that an earlier attempt of this upload succeeded. Pull next in both cases.
     """
     while True:
         try:
@@ -53,7 +53,7 @@ def _upload(
     header = parameters_pb2.InitializeHeader(
         session_id=session.session_id, byte_count=format_.byte_count, adapter=adapter
     )
-    # gRPC requests the first message before the call exists.
+    # gRPC asks for the first message before this function has the call.
     with watchdog.watch(lambda: None) as watched, interrupts_wait(lambda: watched.cancel()):
         watched.waiting = False
         messages = watched_messages(

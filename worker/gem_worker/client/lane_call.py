@@ -1,6 +1,6 @@
 """A lane connection, used in the caller's thread (lane.proto).
 
-Signal handlers may raise inside: the caller then closes the call.
+A signal handler may raise an exception within any method. The caller then closes the call.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ from gem_worker.client.commit_call import ReplySink
 from gem_worker.client.rpc_status import DETAILS_KEY
 from gem_worker.client.send import ChunkMessage
 
-# Seconds before gRPC takes over.
+# Seconds to connect, and to get WELCOME. After that, commits go over gRPC.
 CONNECT_SECONDS, WELCOME_SECONDS = 2.0, 10.0
-# Seconds: idle time before a ping, and its timeout.
+# Seconds of silence before a ping, which is also the time-out of its answer.
 _PING_AFTER, _PING_TIMEOUT = 60.0, 20.0
-# Seconds for which a peer counts as alive.
+# Seconds since the last byte received, for which the peer counts as alive without a ping.
 _FRESH = 0.1
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _WAIT_FOR_ALL = getattr(socket, "MSG_WAITALL", 0)

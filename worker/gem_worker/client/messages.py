@@ -1,4 +1,4 @@
-"""Returned values, and their protobuf forms."""
+"""The values that the client returns, and their conversion from and to protobuf messages."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,12 +86,12 @@ class RunSettings:
 
     @property
     def worker_step(self) -> WorkerStep:
-        """Between commits."""
+        """The worker's local steps between two commits."""
         return WorkerStep(self.local_steps, self.normalise_local_steps, self.local_rate, self.scale_local_steps)
 
     @property
     def gradient_handling(self) -> tuple[object, ...]:
-        """What a worker does with gradients."""
+        """The settings of what a worker does with gradients."""
         return self.direction, self.clip_norm, self.worker_step, self.recipe
 
     @classmethod
@@ -145,7 +145,7 @@ class Membership:
 
     @property
     def wire_types(self) -> tuple[WireType, WireType]:
-        """Of deltas and parameters."""
+        """The wire types of deltas and of parameters."""
         return self.delta_wire_type, self.parameter_wire_type
 
     @classmethod
@@ -171,7 +171,7 @@ class Membership:
 
 
 class CommitStatistics(NamedTuple):
-    """Effect on a delta; fractions and mean_pi cover elements with delta != 0 (commit.proto)."""
+    """What the rule did with a delta. Fractions and mean_pi are over the elements with delta != 0 (commit.proto)."""
 
     mean_pi: float
     blocked_fraction: float
@@ -217,7 +217,7 @@ class Verdict(NamedTuple):
 
     @property
     def statistics(self) -> CommitStatistics:
-        """Converted on demand."""
+        """The statistics of the whole delta, which are decoded when they are first read."""
         if self.pieces:
             pieces, elements = zip(*self.pieces, strict=True)
             return CommitStatistics._make(combined([_statistics_of(one) for one in pieces], elements))

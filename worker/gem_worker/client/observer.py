@@ -33,15 +33,15 @@ from gem_worker.client.watchdog import PROBE_TIMEOUT, Watchdog
 
 _Result = TypeVar("_Result")
 
-# Seconds, for a large checkpoint.
+# Seconds that a checkpoint of a large model may take.
 _CONTROL_TIMEOUT = 600.0
-# Another reader's pull may replace what a shard keeps for this one's.
+# Attempts of a pull: another reader's pull may replace the snapshot that a shard keeps for this one.
 MAX_PULLS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class PulledParameters:
-    """Parameters with their layout; PARAMETERs are in `wire_type`. `adapter`: parameters.proto."""
+    """Parameters and their layout. PARAMETERs are encoded in `wire_type`; `adapter` is as in parameters.proto."""
 
     version: Version
     layout: Layout
@@ -139,7 +139,7 @@ class Observer:
         wire_type: WireType = WireType.FLOAT32,
         known_version: Version | None = None,
     ) -> PulledParameters | None:
-        """The current parameters, of all shards; None if `known_version` is current. Raises NotInitializedError."""
+        """Pull the current parameters of all shards. None if `known_version` is current. Raises NotInitializedError."""
         request = parameters_pb2.PullRequest(
             wire_type=to_wire_types([wire_type])[0],
             with_layout=True,
@@ -312,12 +312,12 @@ class _LayoutReceiver:
 
     @property
     def clock(self) -> int:
-        """Of the primary's part."""
+        """The clock of the primary's part."""
         version = self._started().version
         return version.clock if version is not None else 0
 
     def part(self, index: int) -> tuple[memoryview, PayloadFormat]:
-        """Where a shard's part goes, and its format."""
+        """Return the memory for a shard's part, and the part's format."""
         if self._format is None:
             raise ServerMisbehavedError("the server sent no header")
         whole, shard = self._format.layout, Shard(index, self.shards)

@@ -1,4 +1,4 @@
-"""All attempts of a commit must send identical bytes (commit.proto)."""
+"""The messages of a commit. All attempts of one commit send identical bytes, as commit.proto requires."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, Self
@@ -25,9 +25,9 @@ def round_trips(delta_bytes: int) -> int:
 
 
 class StepCount(NamedTuple):
-    """Steps that a delta is of (commit.proto): gradients, or steps of the worker's own optimizer.
+    """The number of gradients, or of steps of the worker's own optimizer, in a delta (commit.proto).
 
-    `leaves`: the worker leaves after this commit, which may have fewer gradients than the run's.
+    `leaves` says that the worker leaves after this commit, which may then have fewer gradients than the run's.
     """
 
     local_steps: int = 0
@@ -39,7 +39,7 @@ NO_STEPS = StepCount()
 
 
 class Delta(NamedTuple):
-    """A delta to commit. `buffers`: those in its payload; None: all. `eta`, `decays`: in a run with a recipe."""
+    """A delta to commit. `buffers` are the BUFFERs in its payload (None: all). `eta`, `decays`: see Client.commit."""
 
     sequence: int
     base: Version
@@ -55,7 +55,7 @@ class Delta(NamedTuple):
 
 
 class OutgoingCommit(Protocol):
-    """To send, possibly repeatedly."""
+    """A commit that can be sent several times."""
 
     sequence: int
     waits_for_proceed: bool
@@ -93,7 +93,7 @@ class SharedCommit:
         return commit_pb2.CommitRequest(header=self._header).SerializeToString()
 
     def first_messages(self, watched: Watched) -> Iterator[ChunkMessage]:
-        """See `OutgoingCommit`. Only repeats need the word sum."""
+        """See `OutgoingCommit`. Only repeats have the word sum in the header."""
         if not self._is_first:
             self._sum_up()
         self._is_first = False
@@ -126,7 +126,7 @@ class ChunkedCommit:
         self._is_first = True
 
     def begin(self, delta: Delta) -> Self:
-        """Load the next delta."""
+        """Use this object for the next delta, and return it."""
         self.sequence = delta.sequence
         self._source.load(delta.payload, delta.scale)
         _describe(self._header, delta)

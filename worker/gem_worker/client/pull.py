@@ -1,4 +1,4 @@
-"""Pull parameters."""
+"""Pulls, and their repetition after a failure."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ from gem_worker.client.rpc_status import failure
 from gem_worker.client.session import LOST_SESSION, ClientSession
 from gem_worker.client.watchdog import Watchdog, Watched
 
-# A layout is as long as in Join.
+# The first message may contain the layout, which may be as long as in Join.
 _HEADER_BYTES = MAX_CHUNK_BYTES + FIELDS_BYTES + ADAPTER_BYTES
 
 
@@ -33,9 +33,9 @@ def receive_pull(
     request: parameters_pb2.PullRequest,
     receiver: Receiver,
 ) -> parameters_pb2.NotModified | None:
-    """Run one Pull; return NotModified, if any.
+    """Make one Pull. Returns NotModified if the server answers with it.
 
-    After TornCallError, `receiver` keeps what arrived unless damaged. Also raises ServerRefusedError.
+    After a TornCallError, `receiver` still has what arrived, unless it was damaged. Also raises ServerRefusedError.
     """
     with interrupts_wait():
         call = calls.pull(request)
@@ -77,7 +77,7 @@ def _receive(call: Iterator[bytes], receiver: Receiver, watched: Watched) -> par
 
 
 class Puller:
-    """Pulls of a session; each sets its snapshot."""
+    """The pulls of a session, each of which sets the session's snapshot."""
 
     def __init__(self, calls: Calls, watchdog: Watchdog, session: ClientSession) -> None:
         self._calls = calls
@@ -95,12 +95,12 @@ class Puller:
         return version
 
     def complete(self, receiver: ParametersReceiver) -> Version:
-        """Complete a commit's broken reply: resume if the snapshot is unchanged, else pull."""
+        """Complete the reply to a commit after it broke off: resume if the snapshot has not changed, otherwise pull."""
         return self._bring(receiver)
 
     def _bring(self, receiver: ParametersReceiver) -> Version:
         session = self._session
-        # Unknown until complete.
+        # The version is unknown until the transfer is complete.
         session.lost()
         while True:
             before = receiver.received
@@ -132,7 +132,7 @@ class Puller:
             receiver.reset()
             self._session.rejoin(str(refusal))
         elif isinstance(refusal, NotInitializedError):
-            # All workers may be waiting for this one.
+            # The caller has to initialize() at once, because all other workers may be waiting for parameters.
             raise refusal
         else:
             self._session.patience.wait_as_asked(refusal)

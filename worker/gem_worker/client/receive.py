@@ -1,4 +1,4 @@
-"""Receive parameters, across attempts."""
+"""Receives parameters. A transfer may take several attempts."""
 
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from gem_worker.client.shared_memory import SharedMemory
 
 
 class Receiver(Protocol):
-    """Consumer of a parameter stream."""
+    """Takes the messages of a stream of parameters."""
 
     def reset(self) -> None:
         """Discard received data."""
@@ -32,13 +32,14 @@ class Receiver(Protocol):
 
 
 class ParametersReceiver:
-    """Receive into `into`, or with `in_place` leave the payload in shared memory; complete `differences`.
+    """Receives a payload into `into`, or leaves it in shared memory if `in_place`; adds up `differences`.
 
     Attributes:
         takes_selection: whether the server may leave out BUFFERs.
-        version: None before the header.
-        parameters: where the payload is.
-        buffers, rest: the BUFFERs that came, and their bytes; None: all, behind the PARAMETERs in `parameters`.
+        version: the version of the parameters. None before the header.
+        parameters: the memory that has the payload.
+        buffers, rest: the BUFFERs that came, and their bytes. None if all came: they follow the PARAMETERs in
+            `parameters`.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class ParametersReceiver:
         differences: Differences | None = None,
         layout_digest: bytes = b"",
     ) -> None:
-        """`layout_digest`: what the server calls the layout; default: its own digest."""
+        """Create a receiver. `layout_digest` is that of Join's answer. Default: the digest of the payload's layout."""
         self._payload = payload
         self._layout_digest = layout_digest or payload.layout.digest
         self._into = into
@@ -71,14 +72,14 @@ class ParametersReceiver:
 
     @property
     def received(self) -> int:
-        """Bytes received in order, where a transfer of the whole payload can resume; 0 of a difference."""
+        """The offset at which a transfer of the whole payload can resume. It is 0 if a difference is received."""
         received = self._assembler.received
         if self._assembler is self._partial:  # the whole payload begins with the same PARAMETERs, and has other BUFFERs
             return received if received <= self._payload.parameter_bytes else 0
         return received if self._assembler is self._whole else 0
 
     def fits(self, payload: PayloadFormat, into: memoryview, shared: SharedMemory | None, *, in_place: bool) -> bool:
-        """Whether `reset` suffices for reuse."""
+        """Whether this object can receive such a payload again after `reset`."""
         return self._payload is payload and self._into is into and self._shared is shared and self._in_place is in_place
 
     def reset(self) -> None:

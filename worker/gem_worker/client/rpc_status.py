@@ -1,4 +1,4 @@
-"""Translate gRPC status to exceptions."""
+"""Translates gRPC statuses to the client's exceptions."""
 
 import re
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from gem_worker.client.host import agent
 ERROR_DOMAIN = "gemps"
 DETAILS_KEY = "grpc-status-details-bin"
 
-# INTERNAL: a stream reset; the server's own carries an ErrorInfo.
+# gRPC reports a reset stream as INTERNAL. A server's own status INTERNAL has an ErrorInfo.
 _TRANSPORT_CODES = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -24,7 +24,8 @@ _TRANSPORT_CODES = frozenset(
         grpc.StatusCode.INTERNAL,
     }
 )
-# Retried, as if never received. NEWER_CALL: a call that this client gave up, or one that an interrupt took from it.
+# The call is repeated as if the server had not received it. NEWER_CALL comes when this client gave up an earlier call,
+# or when an interrupt ended it.
 _PASSING_REASONS = frozenset({"STARTING", "DRAINING", "NEWER_CALL"})
 _OWN_CLASS: dict[str, type[ServerRefusedError]] = {
     "NEWER_SESSION": SupersededError,
@@ -45,7 +46,7 @@ class _Cause(NamedTuple):
     wrong_name: bool = False
 
 
-# Wording of grpcio 1.85.1.
+# The patterns are for the messages of grpcio 1.85.1.
 _CAUSES = (
     _Cause(
         re.compile("CERTIFICATE_VERIFY_FAILED: ([^:]+)"),
@@ -108,7 +109,7 @@ _CAUSES = (
 
 
 def failure(error: grpc.RpcError) -> TornCallError | ServerRefusedError:
-    """TornCallError if the call may be repeated at once, else the refusal."""
+    """Return a TornCallError if the call broke and may be repeated, otherwise the server's refusal."""
     code = error.code()
     message = escape_invisible(error.details() or code.name)
     info, retry_after = _details(error)

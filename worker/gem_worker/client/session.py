@@ -50,20 +50,20 @@ from gem_worker.client.watchdog import PROBE_TIMEOUT
 
 _Response = TypeVar("_Response")
 
-# What the client does by itself; callers announce what they do with gradients.
+# The features of the client itself. Its caller adds what it does with gradients.
 OWN_FEATURES = (features_of_contract.DIFFERENCES, features_of_contract.SHARDS, features_of_contract.EARLY_PROCEED)
 
-# Seconds for a report that training can do without.
+# Time-out in seconds of a report that is not essential for training.
 REPORT_TIMEOUT = 2.0
 
-# Reasons to rejoin, under the same id.
+# After a refusal with one of these reasons the client joins again with the same session id.
 LOST_SESSION = frozenset({"UNKNOWN_SESSION", "EXPIRED_SESSION", "UNKNOWN_INCARNATION"})
 
 _JOIN_FIRST = "join() first: this client is not a member of a run yet"
 
 
 class Formats(NamedTuple):
-    """Formats of deltas and whole parameters."""
+    """The payload formats of deltas and of whole parameters."""
 
     delta: PayloadFormat
     parameters: PayloadFormat
@@ -78,13 +78,13 @@ class ClientSession:
     """A session.
 
     Attributes:
-        session_id: 16 random bytes; a secret.
-        version: what the worker and the server hold, the base of the next commit; None if it is unknown.
-        differences: None unless replies are differences.
-        last_applied: newest sequence known to be applied.
-        offered: wire types of deltas and of parameters, best first.
-        unsettled: after an interrupted commit, `last_applied` may be outdated.
-        is_server_here: whether the newest Join was answered by a server on this machine, without a network between.
+        session_id: 16 random bytes, which are a secret.
+        version: the version of the session's snapshot, which is the base of the next commit. None if it is unknown.
+        differences: adds up replies that are differences. None if they are whole.
+        last_applied: the newest sequence that is known to be applied.
+        offered: the wire types of deltas and of parameters that Join offers, best first.
+        unsettled: whether `last_applied` may be outdated, because a commit was interrupted.
+        is_server_here: whether a server on this machine answered the newest Join, so that no network is in between.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ClientSession:
         session_id: bytes | None = None,
         shard: Shard | None = None,
     ) -> None:
-        """`shard`, and the `session_id` of the primary: of a server that follows it."""
+        """Create a session. For a shard other than the primary, give `shard` and the primary's `session_id`."""
         self._calls = calls
         self._settings = settings
         self._on_event = on_event
@@ -158,18 +158,18 @@ class ClientSession:
             )
 
     def stale(self, why: str) -> None:
-        """Handle a refused base: only a pull may follow. Raises as `rejoin`."""
+        """Note that the server refused the base version, so that only a pull may follow. Raises as `rejoin`."""
         if self.shard.is_secondary:
             raise SessionLostError(why)
         self.lost()
 
     def lost(self) -> None:
-        """Forget the version held: only a pull may follow."""
+        """Forget the version of the snapshot, so that only a pull may follow."""
         self.version = None
 
     @property
     def membership(self) -> Membership:
-        """Result of Join. Raises MisuseError before join()."""
+        """What the server answered to the newest Join. Raises MisuseError before join()."""
         if self._membership is None:
             raise MisuseError(_JOIN_FIRST)
         return self._membership
@@ -267,7 +267,7 @@ class ClientSession:
         return self._shared
 
     def stop_sharing(self, why: str) -> None:
-        """Use the stream until the next join."""
+        """Send commits as chunks until the next join."""
         if self._shared is not None:
             self.close_shared()
             self._log_not_shared(why)
@@ -336,7 +336,7 @@ class ClientSession:
         self.unsettled = False
 
     def leave(self, reason: str, timeout: float | None) -> None:
-        """Send Leave once; raises no network errors."""
+        """Send Leave once. Network errors are ignored."""
         if not self._is_member:
             return
         self._is_member = False
@@ -359,7 +359,7 @@ class ClientSession:
         self._is_member = False
 
     def probe(self) -> int | str:
-        """The last applied sequence, or why the server is unusable."""
+        """Ask for the last applied sequence by a heartbeat. Returns it, or a text that says why there is no answer."""
         request = session_pb2.HeartbeatRequest(session_id=self.session_id)
         try:
             response = self._calls.heartbeat(request, timeout=PROBE_TIMEOUT)
@@ -383,9 +383,10 @@ class ClientSession:
             self.probe()
 
     def _persist(self, call: Callable[[], _Response], *, bounded: bool, raises: Sequence[str] = ()) -> _Response:
-        """Repeat a call until answered or finally refused; refusals with the reasons `raises` are final.
+        """Repeat a call until it is answered, or refused for good.
 
-        Does not reset the patience, so that recoveries end.
+        Refusals with the reasons `raises` are raised at once. The patience is not reset by an answer, so that attempts
+        to recover come to an end.
         """
         while True:
             try:

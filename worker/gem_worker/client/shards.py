@@ -28,18 +28,18 @@ from gem_worker.client.session import LOST_SESSION
 
 Result = TypeVar("Result")
 
-# For the other shards, when the primary has refused.
+# Seconds to wait for the other shards after the primary has refused a call.
 SETTLE_SECONDS = 1.0
-# After which a shard may have another address.
+# Calls to a shard are repeated for this number of seconds. Then the primary is asked whether the shard has moved.
 SHARD_PATIENCE_SECONDS = 5.0
-# For the primary, when another shard has refused.
+# Seconds to wait for the primary after another shard has refused a call.
 REFUSAL_SECONDS = 30.0
-# Final answers.
+# After one of these errors the call is not repeated.
 _SETTLED = (RunFinishedError, ServerRefusedError, SessionLostError)
 
 
 class Shards:
-    """The primary and the other servers; calls go to all at once, the primary's from the calling thread."""
+    """The primary and the other servers. A call goes to all at once, to the primary from the calling thread."""
 
     def __init__(
         self,
@@ -61,7 +61,10 @@ class Shards:
         return (self._primary, *self._others)
 
     def join_all(self) -> None:
-        """Join the other servers, after the primary, which says where they are. Raises as Client.join."""
+        """Join the other servers. The primary must be joined before, because it has their addresses.
+
+        Raises as Client.join.
+        """
         while True:
             try:
                 self._join_others()
@@ -216,7 +219,7 @@ class Shards:
         return CommitOutcome(applied, verdict, version, session.run_state is RunState.FINISHED, into)
 
     def settle(self) -> bool:
-        """After an interrupted commit and a pull, ask what was applied; return False if a session was lost."""
+        """Ask what was applied, after a commit was interrupted and a pull followed. False if a session was lost."""
         try:
             for one in self._all:
                 one.session.heartbeat()
@@ -252,7 +255,7 @@ class Shards:
         return one.puller.pull(part, payload, Version(one.session.membership.incarnation, clock))
 
     def _part(self, one: Connection, payload: memoryview, wire_type: WireType) -> memoryview:
-        """A server's bytes of a whole payload; BUFFERs follow the last range."""
+        """Return a server's part of a whole payload. The server of the last range also has the BUFFERs."""
         shard = one.session.shard
         held = shard.range_of(self._count)
         start = encoded_bytes(wire_type, held.start)
@@ -263,7 +266,7 @@ class Shards:
         return self._primary.session.whole_layout.parameter_count
 
     def _everywhere(self, call: Callable[[Connection], Result]) -> list[Result | Exception]:
-        """Call all; an error ends calls that would wait."""
+        """Call all servers. An error of one ends the calls that would then wait without end."""
         lost: list[str] = []
         refused: list[Exception] = []
         primary_ended = threading.Event()

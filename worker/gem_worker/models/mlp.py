@@ -9,7 +9,7 @@ from gem_worker.digits_file import HIDDEN
 
 
 def mlp(input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
-    """MLP that outputs logits."""
+    """Build the perceptron, which outputs logits."""
     return nn.Sequential(
         OrderedDict(
             flatten=nn.Flatten(),
