@@ -77,7 +77,7 @@ FINAL = frozenset(
 class RefusedError(Exception):
     """A call was refused and changed nothing.
 
-    `retry_after`: seconds until the identical call may succeed; None: never.
+    `retry_after` is the number of seconds after which the identical call may succeed, or None if it never will.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class RefusedError(Exception):
         self.metadata = metadata
 
     def again(self) -> "RefusedError":
-        """A copy to raise: tracebacks keep frames alive."""
+        """Return a copy to raise, because the traceback of an error that was raised keeps its frames alive."""
         return RefusedError(self.reason, self.message, retry_after=self.retry_after, metadata=self.metadata)
 
 
 class StartupError(Exception):
-    """The server cannot start; one line with the fix."""
+    """The server cannot start. The message is one line that says what to do."""

@@ -1,4 +1,4 @@
-"""Assembles `durability`, if there is a data directory."""
+"""Connects the parts of `durability` for a run that has a data directory."""
 
 import asyncio
 import base64
@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 
 
 class Persistence:
-    """The data directory of one run. Event loop thread only.
+    """The data directory of one run. Only the event loop's thread may use it.
 
-    Call order: `attach`, `recover`, `write_whenever_due`, `end_log`, `write_last`, `release`.
+    The methods are called in this order: `attach`, `recover`, `write_whenever_due`, `end_log`, `write_last`, `release`.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Persistence:
             applier.on_commit.append(lambda: writer.count_commit(settings.checkpoint_commits))
 
     async def clocks(self) -> tuple[list[int], str]:
-        """Lock the directory; return the clocks at which a shard can resume ([0]: none), and their run."""
+        """Lock the directory. Returns the clocks at which a shard can resume ([0] if there is none), and their run."""
         data_dir = self._settings.data_dir
         if data_dir is None:
             return [0], ""
@@ -113,7 +113,7 @@ class Persistence:
         return await asyncio.to_thread(recovery.clocks, data_dir)
 
     async def recover(self, clock: int | None = None) -> None:
-        """Lock the directory; resume if requested, at `clock` or the newest state. Raises StartupError."""
+        """Lock the directory. If the settings say so, resume at `clock` or at the newest state. Raises StartupError."""
         data_dir = self._settings.data_dir
         if data_dir is None:
             return
@@ -179,12 +179,12 @@ class Persistence:
 
     @property
     def wait_durable(self) -> Callable[[], Awaitable[None]] | None:
-        """Waits until the current state is durable."""
+        """Wait until the current state is durable."""
         return self._wait_durable if self.log is not None else None
 
     @property
     def first_is_written(self) -> Callable[[], Awaitable[None]] | None:
-        """Waits until an Initialize is durable."""
+        """Wait until the first parameters are durable."""
         return None if self.checkpointer is None else self.checkpointer.first_is_written
 
     async def end_log(self) -> None:

@@ -24,7 +24,8 @@ from gem_server.state.sessions import Session
 from gem_trace import TraceError, TraceWriter
 from gem_trace.format import FORMAT, digest
 
-# All that determine order, eta, deltas and end, besides limits.staging_buffers.
+# All settings that determine the order of commits, eta, the deltas and the end of the run, besides
+# limits.staging_buffers.
 RECORDED_SETTINGS = frozenset(
     {
         *("eta", "eta_schedule", "steps", "epochs", "commits", "order", "min_workers", "seed"),
@@ -81,7 +82,7 @@ class Recorder(CommitObserver):
             await self._record_parameters(central, rule if has_begun(rule, central.parameters) else None)
 
     def _record_start(self, choice: RuleChoice, run: Run) -> None:
-        """Record the rule and its settings; again if another first worker decides otherwise."""
+        """Record the rule and its settings, and record them again if another first worker decides differently."""
         rule = choice.rule
         self._append(
             {
@@ -150,7 +151,7 @@ class Recorder(CommitObserver):
         self._append({"event": "left", "session": session.number, "state": session.worker.state.value})
 
     def pulled(self, session: Session, is_first: bool) -> None:
-        """Record a refreshed snapshot; `is_first`: its moment was reset."""
+        """Record that a pull refreshed a snapshot. `is_first` says whether this reset the moment."""
         self._append({"event": "pulled", "session": session.number, "reset": is_first})
 
     def forgotten(self, session: Session) -> None:
@@ -188,7 +189,7 @@ class Recorder(CommitObserver):
         await self._appended(event, (_bytes_of(buffer.parameters), memoryview(buffers.joined())))
 
     async def close(self, central: CentralVariable) -> None:
-        """Record the end of the process; close. Idempotent."""
+        """Record the end of the process, and close the file. Idempotent."""
         if self._writer is not None:
             has_any = central.layout is not None
             found = await asyncio.to_thread(digest, central.parameters, central.buffers.joined()) if has_any else None
@@ -196,7 +197,7 @@ class Recorder(CommitObserver):
         await self.abandon()
 
     async def abandon(self) -> None:
-        """Close without recording the end. Idempotent."""
+        """Close the file without recording the end. Idempotent."""
         self._thread.submit(self._end)
         await asyncio.to_thread(self._thread.shutdown)
 

@@ -1,7 +1,7 @@
-"""Who decides the run's rule: the server's settings, or with `--rule auto` its first worker (docs/rules.md).
+"""Decides the run's rule: by the server's settings, or with `--rule auto` by its first worker (docs/rules.md).
 
-A server whose rule is named has decided from the start. It takes workers with a recipe and without one, and binds none:
-`RunRecipe.recipe` stays None.
+If the settings name the rule, it is decided from the start. The server then accepts workers with a recipe and without
+one, and the run has no recipe: `RunRecipe.recipe` remains None.
 
 With `--rule auto` the rule is gem, and the Join of the first worker decides the rest:
 
@@ -12,13 +12,14 @@ With `--rule auto` the rule is gem, and the Join of the first worker decides the
     undecided -> decided -> final
                  <-----        without parameters, the next worker that joins while no other is there decides anew
 
-Options that were given by hand win over what follows from a worker without a recipe, and leave no room for a recipe.
-Later workers have to fit, and are refused otherwise. With the first parameters the decision is final. It is in each
-checkpoint, and a server that resumes the run with `--rule auto` takes it from there; a run without one was begun under
-a named rule, and goes on without a recipe, with gradients. A server that resumes the run under a named rule keeps the
-decision in its checkpoints for a later one. Secondary shards take the primary's decision.
+Options that were given explicitly take precedence over what follows from a worker without a recipe, and exclude
+workers with a recipe. Later workers must match the decision, and are refused otherwise. The first parameters make the
+decision final. Each checkpoint contains it, and a server that resumes the run with `--rule auto` reads it from there. A
+checkpoint without a decision is of a run that began under a named rule; such a run continues without a recipe, with
+gradients. A server that resumes the run under a named rule copies the decision into its checkpoints for a later server.
+Secondary shards follow the primary's decision.
 
-Event loop thread only. The rule object stays the same: it has not begun when its settings change.
+Only the event loop's thread may use it. The rule object remains the same; its settings change before it begins.
 """
 
 import logging
@@ -41,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a worker says in Join about its commits: its recipe, and the features that it has (session.proto)."""
+    """What a worker's Join says about its commits: its recipe, and its features (session.proto)."""
 
     recipe: Recipe | None
     features: Collection[str]
@@ -59,9 +60,9 @@ class RuleChoice:
     """The decision, and its effects on the rule, the run's eta and the run's recipe.
 
     Attributes:
-        rule: the run's rule, which `rule_of` made.
-        direction: what workers make of gradients.
-        on_change: called after each decision that differs from the one before.
+        rule: the run's rule, created by `rule_of`.
+        direction: the direction that workers compute from gradients.
+        on_change: functions that are called after each decision that differs from the one before.
     """
 
     def __init__(self, settings: ServerSettings, rule: UpdateRule, run: Run, recipe: RunRecipe) -> None:
@@ -69,10 +70,10 @@ class RuleChoice:
         self.rule = rule
         self._run = run
         self._bound = recipe
-        # Of a run that is resumed under a named rule: what its first worker had decided, as in its checkpoint.
+        # If the run is resumed under a named rule, the decision of its first worker, as in the checkpoint.
         self._kept: Mapping[str, Any] | None = None
         self.direction: Direction = settings.given_direction or "gradient"
-        # Under a named rule: whether the worker that joined last has an optimizer, whose movement it commits.
+        # Under a named rule, whether the worker that joined last commits the movement of its own optimizer.
         self._moves = False
         self.on_change: list[Callable[[], None]] = []
         recipe.is_bound = not settings.is_auto
@@ -84,12 +85,15 @@ class RuleChoice:
 
     @property
     def is_decided(self) -> bool:
-        """Whether workers can commit by it."""
+        """Whether the rule is decided, so that workers can commit."""
         return self._bound.is_bound
 
     @property
     def has_eta(self) -> bool:
-        """Whether the server knows the rate of commits: not before the first worker, nor of own optimizers' steps."""
+        """Whether the server knows the learning rate of commits.
+
+        It does not before the first worker has joined, nor if commits are steps of workers' own optimizers.
+        """
         return not self._moves and (self.is_decided or "eta" in self._settings.model_fields_set)
 
     @property
@@ -120,12 +124,12 @@ class RuleChoice:
         return (self.recipe, self.direction) if self.is_decided else None
 
     def return_to(self, decision: tuple[Recipe | None, Direction] | None) -> None:
-        """Undo `settle`, whose worker was refused after it; None changes nothing: the next worker decides anew."""
+        """Undo `settle` after its worker was refused. With None nothing changes, and the next worker decides again."""
         if decision is not None:
             self._decide(*decision)
 
     def follow(self, recipe: Recipe | None, direction: str) -> None:
-        """Take the primary's decision. Raises ValueError for a direction that this version does not know."""
+        """Adopt the primary's decision. Raises ValueError for a direction that this version does not know."""
         self._decide(recipe, _direction(direction))
 
     def direction_of(self, offer: Offer) -> Direction:
@@ -134,7 +138,7 @@ class RuleChoice:
 
     @property
     def record(self) -> dict[str, Any] | None:
-        """The decision as JSON values, for checkpoints; under a named rule the one of before, if there is one."""
+        """The decision as JSON values for checkpoints, or under a named rule the earlier one, if there is any."""
         if not self._settings.is_auto:
             return None if self._kept is None else dict(self._kept)
         if not self.is_decided:
@@ -142,7 +146,7 @@ class RuleChoice:
         return {"recipe": recipe_record(self.recipe), "direction": self.direction}
 
     def restore(self, record: Mapping[str, Any] | None) -> None:
-        """Take the decision of a run that is resumed. Raises KeyError, TypeError or ValueError."""
+        """Adopt the decision of a run that is resumed. Raises KeyError, TypeError or ValueError."""
         if not self._settings.is_auto:
             self._keep(record)
             return
@@ -171,7 +175,7 @@ class RuleChoice:
             )
 
     def describe(self) -> str:
-        """What the run does, in one line for people."""
+        """Describe in one line what the run does with commits."""
         recipe = self.recipe
         if recipe is not None:
             return f"rule {self.rule.name} by the first worker's {recipe.optimizer} ({_summary(recipe)})"
@@ -196,7 +200,7 @@ class RuleChoice:
             listener()
 
     def _schedule(self, recipe: Recipe | None, direction: str) -> EtaSchedule:
-        """With a recipe eta stays the first group's rate, and each commit says its own."""
+        """Return the schedule of eta. With a recipe it is constant, because each commit has its own rate."""
         usual = self._settings.schedule_of(direction)
         return usual if recipe is None else EtaSchedule("constant", recipe.groups[0].get("lr", usual.eta))
 
@@ -229,7 +233,7 @@ class RuleChoice:
 
     @property
     def needed_features(self) -> Mapping[str, str]:
-        """What a worker must have to commit by the decision: by feature the server option that asks for it."""
+        """Return the features that a worker needs, each with the server option that requires it."""
         return self._needed_features(self.recipe, self.direction)
 
     def _needed_features(self, recipe: Recipe | None, direction: str) -> Mapping[str, str]:
@@ -253,7 +257,7 @@ class RuleChoice:
 
 
 def check_features(missing: Mapping[str, str]) -> None:
-    """Raise RefusedError (FEATURE) if a worker lacks any; `missing` has by feature the option that asks for it."""
+    """Raise RefusedError (FEATURE) if `missing` is not empty. It has the option that requires each missing feature."""
     if missing:
         names, options = ", ".join(missing), " and ".join(dict.fromkeys(missing.values()))
         raise RefusedError(
@@ -272,7 +276,7 @@ def _direction(name: object) -> Direction:
 
 
 def _summary(recipe: Recipe) -> str:
-    """Such as "RMS-scaled gradients at a third of its rate, lr 0.001 and 2 groups"."""
+    """Describe a recipe, such as "RMS-scaled gradients at a third of its rate, lr 0.001 and 2 groups"."""
     rates = [group["lr"] for group in recipe.groups if "lr" in group]
     parts = [recipe.in_words()]
     if rates:

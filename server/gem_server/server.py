@@ -79,16 +79,16 @@ from gem_server.waiting_notice import PREPARING_KERNELS, WaitingNotice
 if TYPE_CHECKING:
     from gem_server.web.web_server import WebServer
 
-# Workers and ledger entries, relative to max_sessions.
+# Workers and ledger entries that the server remembers, as multiples of max_sessions.
 REMEMBERED_FACTOR = 4
-# For replies in flight.
+# Seconds that a drain leaves to replies that are being sent.
 STOP_GRACE_SECONDS = 5.0
-# Of theta: one being written, one waiting, one new.
+# Copies of theta for checkpoints: one is being written, one waits, and one is new.
 LOGGED_COPIES = 3
-# To write a last checkpoint.
+# Seconds to write the last checkpoint.
 SHARDS_STOP_SECONDS = 60.0
 MAX_TICK_SECONDS = 0.5
-# A run that waits for workers for so long says so as a warning.
+# Seconds after which a run that waits for workers logs a warning.
 ALARMING_WAIT_SECONDS = 60.0
 MAX_PORT = 65535
 
@@ -165,7 +165,7 @@ class Server:
             self.secondary.agreement.log = self.persistence.log
         self._recorder = Recorder(settings, monotonic) if settings.record is not None else None
         self._kernel_thread = ThreadPoolExecutor(1, "gem-kernel")
-        # The kernels need the other half.
+        # Half of the processors; the kernels need the others.
         copies = min(self.staging.capacity, max(1, _usable_cores() // 2))
         self._copy_threads = ThreadPoolExecutor(copies, "gem-copy")
         self._time_left = TimeLeft()
@@ -232,17 +232,17 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Port of gRPC; 0 before `start`."""
+        """The gRPC port. It is 0 before `start`."""
         return self._ports.ordinary
 
     @property
     def ports(self) -> Ports:
-        """Ports announced to workers."""
+        """The ports that Join tells workers."""
         return self._ports
 
     @property
     def lane(self) -> LanePort:
-        """The lane's port, open or not."""
+        """The lane's port, which may not be open."""
         return self._lane_port
 
     @property
@@ -349,7 +349,7 @@ class Server:
         logger.info("the run is finished, and %s: ending", reason, extra={"event": "ending", "reason": reason})
 
     async def stop(self) -> None:
-        """Drain, write the last checkpoint and stop. Idempotent."""
+        """Let running calls end, write the last checkpoint, and stop. Idempotent."""
         if not self._listener.is_open:
             return
         self.gate.draining = True
@@ -408,7 +408,7 @@ class Server:
                 await self._primary_ended.wait()
 
     async def _end_shards(self) -> OSError | StorageError | None:
-        """Of a primary: write a last checkpoint on all shards, disconnect; return what prevented it."""
+        """As a primary, have all shards write a last checkpoint, and disconnect. Returns what prevented it."""
         if self.primary is None:
             return None
         try:
@@ -426,7 +426,7 @@ class Server:
         return None
 
     def _go_on(self) -> None:
-        """Continue a run that an earlier process began: `--min-workers` held for its start."""
+        """Continue a run that an earlier process began. `--min-workers` was fulfilled when it started."""
         self.run.go_on(in_strict_order=self._turns is not None)
         if self.run.min_workers > 1 and self.run.state is RunState.WAITING:
             effect = "the first worker that comes trains on at once"
@@ -463,7 +463,7 @@ class Server:
             self._web = await open_web(self.settings, self._status, self._history, has_factors=has_factors)
 
     async def _compile(self) -> None:
-        """On the thread that launches the kernels."""
+        """Load the kernels, on the thread that launches them."""
 
         def compile_kernels() -> None:
             configure_threads(self.settings.limits.threads)
@@ -615,7 +615,7 @@ class Server:
         return ordering.agreement if ordering is not None else Agreement()
 
     async def _agree(self) -> int | None:
-        """Agree with other shards on the clock to recover at; None: only one server."""
+        """Agree with the other shards on the clock to recover at. None if this is the only server."""
         if self.shard.is_whole:
             return None
         clocks, run = await self.persistence.clocks()
@@ -812,7 +812,7 @@ class Server:
 
 
 def _run(settings: ServerSettings, local_steps: int) -> Run:
-    """A secondary's has no limits: the primary's count."""
+    """Create the run. On a secondary it has no limits, because the primary's apply."""
     if settings.part.is_secondary:
         return Run(Budget(), settings.schedule, 1)
     budget = Budget(settings.steps, settings.epochs, settings.commits, local_steps)
@@ -820,7 +820,7 @@ def _run(settings: ServerSettings, local_steps: int) -> Run:
 
 
 def _shared_settings(rule: UpdateRule, settings: ServerSettings) -> str:
-    """What is the same on all shards before the first worker, as JSON."""
+    """Return as JSON the settings that must be equal on all shards before the first worker."""
     about = {
         "rule": settings.rule,
         "durability": settings.durability_level,
@@ -832,7 +832,7 @@ def _shared_settings(rule: UpdateRule, settings: ServerSettings) -> str:
 
 
 def _copies_to_store(settings: ServerSettings, rule: UpdateRule) -> int:
-    """Vectors to store where snapshots are not theta."""
+    """Return the number of further vectors to store if the rule's snapshots are not copies of theta."""
     logged = LOGGED_COPIES * (rule.kept_vectors + (not rule.sends_parameters))
     cut = rule.kept_vectors if settings.data_dir is not None else 0
     return cut + (logged if settings.durability_level == "commit" else 0)

@@ -37,18 +37,18 @@ class Call:
 
     @property
     def reason(self) -> Exception | None:
-        """Why the server ends this call. None while it does not, so for a cancellation by the caller."""
+        """Why the server ends this call. None if it does not end it; then a cancellation comes from the caller."""
         return self._reason
 
     def end(self, reason: Exception) -> None:
-        """Raise `reason` in the call's task, unless over or ending."""
+        """Raise `reason` in the call's task, unless the task has ended or the call is ending already."""
         if not self._over and self._reason is None:
             self._reason = reason
             self._task.cancel()
 
     @asynccontextmanager
     async def ending(self) -> AsyncIterator[None]:
-        """Convert the cancellation of `end`, and no other, to its reason."""
+        """Context that raises the reason of `end` in place of the cancellation which `end` caused."""
         try:
             yield
         except asyncio.CancelledError:
@@ -58,7 +58,7 @@ class Call:
             try:
                 raise self._reason from None
             finally:
-                # Its traceback keeps frames, and uploads, alive.
+                # The error's traceback would keep frames, and so uploads, alive.
                 self._reason = None
         finally:
             self._over = True

@@ -1,7 +1,8 @@
-"""Commit handling.
+"""The way of a commit from its header to the queue.
 
-Repeats are answered from the ledger. New commits: `stage`, then chunks and `complete`, or `complete_shared`. `admit`
-decides in `enqueue`, after the last wait; earlier calls only refuse early.
+Repeats are answered from the ledger. For a new commit the caller calls `stage`, and then receives chunks and calls
+`complete`, or calls `complete_shared`. The decision whether a commit is applied is made by `admit` within `enqueue`,
+after the last wait. Earlier calls of `admit` only refuse a commit before its payload is sent.
 """
 
 import asyncio
@@ -40,16 +41,21 @@ from gem_server.version import Handle, Version
 
 Result = TypeVar("Result")
 
-# Another shard has refused its piece by then, and can receive it again.
+# Seconds after which a worker may send its piece again. By then the other shards have refused theirs, and can receive
+# them again.
 RETRY_SECONDS = 0.1
 
 
 class Header(NamedTuple):
-    """Header of a commit.
+    """The header of a commit, as in commit.proto.
 
-    `checksum`: CRC32C; for SHARED_MEMORY the word sum. `handle`: of PARAMETERs in shared memory. `scale`: factor of all
-    PARAMETERs. `local_steps`, `leaves`: see commit.proto; `optimizer_steps`: of the worker's own optimizer. `buffers`:
-    those in the payload; None: all. `eta`, `decays`: in a run with a recipe.
+    Attributes:
+        checksum: the header's CRC32C of the payload, or its word sum for SHARED_MEMORY. None if it has neither.
+        handle: where the PARAMETERs lie in shared memory.
+        scale: factor of all PARAMETERs.
+        optimizer_steps: steps of the worker's own optimizer in this delta.
+        buffers: the BUFFERs in the payload. None if it has all.
+        eta, decays: rate and decays of the delta, in a run with a recipe.
     """
 
     sequence: int
@@ -136,7 +142,7 @@ class CommitService:
         return await self._repeat(session, call, header)
 
     async def stage(self, session: Session, call: Call, header: Header) -> "StagedCommit":
-        """Wait for a staging buffer. Raises STORAGE_FULL, WAITING_ROOM; see also `admit`."""
+        """Wait for a staging buffer. Raises STORAGE_FULL or WAITING_ROOM, or as `admit`."""
         piece = Piece(session, header.commit_id)
         await self.ordering.wait_expected(piece)
         if not self.journal.has_room():
@@ -154,7 +160,7 @@ class CommitService:
         return StagedCommit(self, header, hold, piece)
 
     def format(self, wire_type: WireType, buffers: Selection | None = None) -> PayloadFormat:
-        """The payload format; `buffers`: those that it has, None: all. Raises SelectionError."""
+        """Return the format of payloads with these BUFFERs (None: all). Raises SelectionError."""
         layout = self._central.layout
         if layout is None:
             raise AssertionError("no layout yet")
@@ -249,7 +255,7 @@ class CommitService:
         self._check_rates(header)
 
     def _check_local_steps(self, header: Header) -> None:
-        """Refuse another number of gradients than the run's, but for a worker's last commit."""
+        """Refuse a commit that has not the run's number of gradients. A worker's last commit may have fewer."""
         wanted, found = max(1, self._rule.worker_step.local_steps), max(1, header.local_steps)
         if found != wanted and not (header.leaves and found < wanted):
             raise RefusedError(
@@ -259,7 +265,7 @@ class CommitService:
             )
 
     def _check_rates(self, header: Header) -> None:
-        """Refuse rates that the run's recipe does not ask for, or lacks."""
+        """Refuse a commit without rates in a run with a recipe, and one with rates in a run without."""
         recipe = self._recipe.recipe
         if recipe is None:
             if header.eta is not None or header.decays:
@@ -299,7 +305,7 @@ class CommitService:
             )
 
     def enqueue(self, staged: "StagedCommit", checksum: int) -> CommitRequest:
-        """Reserve budget for a complete commit; enqueue it."""
+        """Decide whether a complete commit can be applied, reserve budget for it, and enqueue it."""
         hold, header = staged.hold, staged.header
         session = hold.session
         self.admit(session, header)
@@ -330,7 +336,7 @@ class CommitService:
         return request
 
     def refused(self, session: Session, header: Header, refusal: RefusedError) -> None:
-        """Handle a new commit's refusal."""
+        """Tell the other shards that a new commit was refused."""
         self.ordering.refused(Piece(session, header.commit_id), refusal)
 
     async def once_durable(self, applied: Applied, clock: int) -> Applied:
@@ -352,12 +358,12 @@ class CommitService:
         self._staging.received(hold)
 
     def on_thread(self, work: Callable[[], Result]) -> "asyncio.Future[Result]":
-        """Run `work`, on a delta, on a thread."""
+        """Run `work`, which reads or writes a delta, on a thread."""
         return asyncio.get_running_loop().run_in_executor(self._copy_threads, work)
 
 
 class StagedCommit:
-    """A commit with its staging buffer; as a context, releases it unless enqueued."""
+    """A commit with its staging buffer. As a context it releases the buffer, unless the commit was enqueued."""
 
     def __init__(self, commit_service: CommitService, header: Header, hold: BufferLease, piece: Piece) -> None:
         self._commit_service = commit_service
@@ -378,7 +384,7 @@ class StagedCommit:
         if self.hold.complete:
             return
         if self._working is not None and not self._working.done():
-            # A thread still writes to it.
+            # A thread still writes to the buffer, so it is released when the thread has ended.
             self._working.add_done_callback(self._work_ended)
         else:
             self._commit_service.give_back(self.hold)

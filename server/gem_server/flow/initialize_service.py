@@ -1,4 +1,4 @@
-"""Initialization by the first complete, valid upload."""
+"""The first parameters, which are those of the first complete and valid upload."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -19,7 +19,7 @@ from gem_server.state.sessions import Session, Sessions
 
 
 class AlreadyInitializedError(Exception):
-    """There are parameters already; no error."""
+    """There are parameters already. The caller gets an answer and no error."""
 
 
 class InitializeService:
@@ -50,7 +50,7 @@ class InitializeService:
             raise AlreadyInitializedError
 
     def exclusively(self, session: Session) -> AbstractAsyncContextManager[None]:
-        """Context of an upload: all shards get one worker's parameters."""
+        """Context of an upload, in which no other upload begins, so that all shards get one worker's parameters."""
         return self._ordering.initializing(session)
 
     async def stage(self, session: Session, call: Call, byte_count: int, adapter: bytes) -> "Upload":
@@ -89,7 +89,7 @@ class InitializeService:
                 session.initialize_call.end(AlreadyInitializedError())
 
     async def stored(self) -> None:
-        """Wait for durability, if required. Raises STORAGE_FULL."""
+        """Wait until the parameters are on disk, if the run requires this. Raises STORAGE_FULL."""
         if self._stored is not None:
             await self._stored()
 
@@ -99,7 +99,7 @@ class InitializeService:
 
 
 class Upload:
-    """An upload of first parameters; a context."""
+    """An upload of first parameters. As a context it releases the upload's place."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Pulls: for sessions, resumed, or without a session."""
+"""Pulls: of sessions, which may resume a transfer, and of readers without a session."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ class Wanted:
 
 
 class PullService:
-    """Turns pulls into readers."""
+    """Makes a reader for each pull."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class PullService:
         self._formats: dict[WireType, PayloadFormat] = {}
 
     def format(self, wire_type: WireType) -> PayloadFormat:
-        """The payload format. Raises NOT_INITIALIZED."""
+        """Return the payload format of this wire type. Raises NOT_INITIALIZED."""
         if self._central.layout is None:
             raise RefusedError(Reason.NOT_INITIALIZED, "there are no parameters yet: Initialize first")
         known = self._formats.get(wire_type)
@@ -64,7 +64,7 @@ class PullService:
         return known
 
     async def open(self, session: Session | None, call: Call, wanted: Wanted) -> Reader | Unchanged:
-        """Wait for the pull's turn and durability. Close a returned Reader."""
+        """Wait for the pull's turn, and until its version is durable. The caller closes a Reader that is returned."""
         outcome = await self._open(session, call, wanted)
         try:
             await self._journal.wait_durable(outcome.version.clock)

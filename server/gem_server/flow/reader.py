@@ -1,6 +1,7 @@
-"""Streaming from a snapshot without copy or lock.
+"""Streaming from a snapshot without a copy or a lock.
 
-Readers touch arrays only between awaits: `end` is immediate. Writers end them first.
+A reader touches the arrays only between two awaits, so `end` takes effect at once. Whoever writes to an array ends its
+readers first.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from gem_server.version import Handle, Version
 class Reader:
     """May read `parameters` (float32[parameter_count]) and `buffers` of one version.
 
-    `call`: None until there is one. `handle`: in shared memory. `progressed_at`: last progress.
+    `call` is None until the reader has a call. `handle` says where the parameters lie in shared memory. `progressed_at`
+    is the time of the last progress.
     """
 
     def __init__(
@@ -44,13 +46,13 @@ class Reader:
         self._closed = False
 
     def check_alive(self) -> None:
-        """Raise if revoked. Call after every await, before touching the arrays."""
+        """Raise the refusal if the reader was revoked. Call this after every await, before touching the arrays."""
         if self._refusal is not None:
             raise self._refusal.again()
         self.progressed_at = self._clock()
 
     def end(self, refusal: RefusedError) -> None:
-        """Revoke; end the call."""
+        """Revoke the permission to read, and end the call."""
         if not self._closed:
             self._refusal = refusal
             self.close()
@@ -70,7 +72,7 @@ class Reader:
 def end_open_commit(session: Session) -> None:
     """End the session's open Commit, if any, for a newer Join or Pull.
 
-    An incomplete commit is discarded: nothing of the ended call runs any more but its clean-up. A complete one is in
+    An incomplete commit is discarded, because of the ended call only the clean-up still runs. A complete commit is in
     the queue, and is applied.
     """
     if session.commit_call is not None:
@@ -78,5 +80,5 @@ def end_open_commit(session: Session) -> None:
 
 
 def superseded_by_newer_call() -> RefusedError:
-    """RefusedError for a session's older call."""
+    """Return the error with which a session's older call ends."""
     return RefusedError(Reason.NEWER_CALL, "a newer call of this session took over: use that one, or open a new one")

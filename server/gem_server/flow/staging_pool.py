@@ -1,7 +1,8 @@
 """Staging buffers for deltas, and a bounded list of calls that wait for one.
 
-When the list is full, the last in order (new or waiting) must retry; it keeps its first request time against
-starvation. A complete commit's buffer belongs to the queue. Do not wait for another buffer while holding one.
+When the list is full, the last call in order, which may be the new one, is refused and must retry. Its first request
+time is kept, so that it cannot starve. The buffer of a complete commit belongs to the queue. Nothing may wait for a
+buffer while it has one.
 """
 
 import asyncio
@@ -25,12 +26,12 @@ from gem_server.state.memory import count_buffers
 from gem_server.state.sessions import Session
 
 RETRY_SECONDS = 1.0
-# Slow: longer than SLOW_SECONDS, and SLOW_FACTOR times the recent median.
+# An upload is slow if it takes longer than SLOW_SECONDS, and longer than SLOW_FACTOR times the recent median.
 SLOW_SECONDS = 2.0
 SLOW_FACTOR = 8
-# Times the timeout, for pieces on other shards.
+# A complete piece waits for the pieces on other shards for this multiple of the time-out.
 OTHER_SHARDS_FACTOR = 6
-# Extra buffers.
+# Number of extra buffers, for slow uploads.
 BUFFERS_FOR_THE_SLOW = 1
 RECENT_UPLOADS = 16
 
@@ -46,7 +47,7 @@ class StagingBuffer:
         self._sinks: dict[WireType, DecodingAssembler] = {}
 
     def sink(self, payload: PayloadFormat) -> DecodingAssembler:
-        """A reset assembler into this buffer; the payload's BUFFERs go to the beginning of `rest`."""
+        """Return a reset assembler that writes into this buffer. The payload's BUFFERs begin at the start of `rest`."""
         sink = self._sinks.get(payload.wire_type)
         if sink is None or sink.payload is not payload:
             sink = DecodingAssembler(payload, self.parameters, self.rest[: payload.rest_bytes], COMPILED)
@@ -56,17 +57,21 @@ class StagingBuffer:
 
 
 class Purpose(Enum):
-    """Purpose of a reservation."""
+    """What a buffer is reserved for."""
 
     COMMIT = "commit"
     INITIALIZE = "initialize"
 
 
 class BufferLease:
-    """A call's place: it waits for a buffer, or has one.
+    """The place of a call that waits for a buffer, or has one.
 
-    `buffer`: None for an Initialize. `asked_at`: first request. `aside`: has the extra buffer. `received`: has its
-    payload; `complete`: is in the queue.
+    Attributes:
+        buffer: None while the call waits, and for an Initialize.
+        asked_at: time of the call's first request.
+        aside: whether its buffer is the extra one.
+        received: whether the buffer has the whole payload.
+        complete: whether the commit is in the queue.
     """
 
     __slots__ = (
@@ -106,17 +111,20 @@ class GrantOrder(Protocol):
 
     @property
     def is_strict(self) -> bool:
-        """Whether turns are waited for."""
+        """Whether sessions commit in turns, so that a free buffer may wait for a certain session."""
 
     def pick(self, waiting: Sequence[BufferLease], holding: Sequence[BufferLease]) -> BufferLease | None:
         """Choose who gets the next buffer, if anyone."""
 
     def last(self, waiting: Sequence[BufferLease]) -> BufferLease:
-        """Choose who would get one last."""
+        """Choose the waiting call that would get a buffer last."""
 
 
 class StagingPool:
-    """The buffers and waiting calls. `wanted`: `limits.staging_buffers`; `waiting_limit`: calls."""
+    """The buffers, and the calls that wait for one.
+
+    `wanted` is the setting `limits.staging_buffers`, and `waiting_limit` the largest number of waiting calls.
+    """
 
     def __init__(self, wanted: int, waiting_limit: int, order: GrantOrder, clock: Callable[[], float]) -> None:
         self._wanted = wanted
@@ -133,31 +141,31 @@ class StagingPool:
 
     @property
     def free(self) -> int:
-        """Free buffers, without the extra one."""
+        """Number of free buffers without the extra one."""
         return self.capacity - len(self._holding) + self._aside()
 
     @property
     def waiting(self) -> int:
-        """Waiting calls."""
+        """Number of waiting calls."""
         return len(self._still_waiting())
 
     def prepare(self, layout: Layout) -> None:
-        """Set the layout, and so the capacity."""
+        """Set the layout, which determines how many buffers there are."""
         self._layout = layout
         self.capacity = count_buffers(self._wanted, layout)
 
     def promise(self) -> bool:
-        """Count a buffer as promised to a commit that comes soon, if one is to spare; keep none for it."""
+        """Count a buffer as promised to a commit that comes soon, if one is free. The buffer is not reserved."""
         is_spare = not self._waiting and not self._order.is_strict and self.free > self._promised
         self._promised += is_spare
         return is_spare
 
     def promise_ends(self) -> None:
-        """The commit is there, or will not come."""
+        """Undo `promise`, when the commit has come, or will not come."""
         self._promised -= 1
 
     def try_acquire(self, session: Session, call: Call, purpose: Purpose) -> BufferLease | None:
-        """A buffer if available now."""
+        """Return a buffer if one is free now, else None."""
         if self._waiting:
             return None
         if not self._finds_a_buffer(slow=session.uploads_slowly):
@@ -169,7 +177,7 @@ class StagingPool:
         return hold
 
     async def reserve(self, session: Session, call: Call, purpose: Purpose) -> BufferLease:
-        """Wait for a buffer. Raises WAITING_ROOM if too many precede."""
+        """Wait for a buffer. Raises WAITING_ROOM if too many calls are before this one."""
         taken = self.try_acquire(session, call, purpose)
         if taken is not None:
             return taken
@@ -193,14 +201,14 @@ class StagingPool:
         return hold
 
     def received(self, hold: BufferLease) -> None:
-        """Record a complete payload; may clear the session's slow flag."""
+        """Record that a payload is complete. The session no longer counts as slow if this upload was fast."""
         seconds = self._clock() - hold.granted_at
         hold.received = True
         hold.session.uploads_slowly &= self._is_slow(seconds)
         self._recent_seconds.append(seconds)
 
     def release(self, hold: BufferLease) -> None:
-        """Release a buffer, and dispatch."""
+        """Release a buffer, and grant it to the next call."""
         self._holding.remove(hold)
         hold.sink = None
         if hold.buffer is not None:
@@ -209,7 +217,7 @@ class StagingPool:
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Grant free buffers. Call when `pick`'s inputs change."""
+        """Grant the free buffers. Call this when anything changes that `pick` depends on."""
         while self._waiting:
             waiting = self._candidates()
             hold = self._order.pick(waiting, self._holding) if waiting else None
@@ -266,7 +274,7 @@ class StagingPool:
         return stalled
 
     def evict_slow(self) -> list[BufferLease]:
-        """End slow uploads if others wait; one may move to the extra buffer."""
+        """End slow uploads if others wait. One of them may continue in the extra buffer instead."""
         if self._order.is_strict or all(hold.session.uploads_slowly for hold in self._still_waiting()):
             return []
         now = self._clock()
@@ -299,7 +307,7 @@ class StagingPool:
         return [hold for hold in self._waiting if _is_waiting(hold)]
 
     def _make_room_for(self, hold: BufferLease) -> None:
-        """Refuse the last; raises if that is `hold`."""
+        """Refuse the call that is last in order. Raises WAITING_ROOM if that is `hold`."""
         refusal = RefusedError(
             Reason.WAITING_ROOM,
             f"{self.waiting} calls are waiting for one of {self.capacity} staging buffers: retry later (or raise "
@@ -342,7 +350,7 @@ class StagingPool:
 
 
 def _is_received(hold: BufferLease) -> bool:
-    """First parameters may then wait for other shards."""
+    """Whether the whole payload is here. First parameters may then still wait for other shards."""
     return hold.complete or (hold.received and hold.purpose is Purpose.INITIALIZE)
 
 

@@ -1,4 +1,4 @@
-"""Commit, over gRPC or the lane."""
+"""Serves the call Commit, over gRPC or the lane."""
 
 import asyncio
 from contextlib import closing
@@ -29,17 +29,17 @@ RETRY_SECONDS = 0.1
 
 
 class CommitTransport(PayloadWriter, Protocol):
-    """A gRPC stream or lane connection."""
+    """A stream of commits, which is a gRPC stream or a lane connection."""
 
     @property
     def kind(self) -> TransportKind:
-        """The transport's kind."""
+        """Whether commits come over gRPC or the lane."""
 
     async def receive(self) -> tuple[commit_pb2.CommitRequest, Buffer | None] | None:
-        """A commit's first message, and its chunk's data; None: end."""
+        """Receive a commit's first message, and its chunk's data. None at the end of the stream."""
 
     async def receive_into(self, sink: Assembler, proceed: bytes) -> int:
-        """Send `proceed`, if any, then read chunks until the footer; return its CRC32C.
+        """Send `proceed`, if it is not None, then read chunks until the footer. Returns the footer's CRC32C.
 
         Raises RefusedError and the sink's errors.
         """
@@ -48,7 +48,8 @@ class CommitTransport(PayloadWriter, Protocol):
 class EarlyProceed:
     """The proceed that one stream's last reply had for its next commit, if any (commit.proto).
 
-    It promises a buffer, and keeps none: should others have taken all by then, the commit waits unread.
+    It does not reserve the promised buffer. If others have taken all buffers when the commit comes, it stays unread
+    until one is free.
     """
 
     def __init__(self, staging: StagingPool) -> None:
@@ -56,13 +57,13 @@ class EarlyProceed:
         self._sequence = 0  # 0: none
 
     def promise(self, sequence: int) -> bool:
-        """Promise a buffer to the commit with this sequence; False: there is none to spare."""
+        """Promise a buffer to the commit with this sequence. Returns False if no buffer is free."""
         if self._staging.promise():
             self._sequence = sequence
         return bool(self._sequence)
 
     def take(self) -> int:
-        """The sequence that the promise is for, which ends with this; 0: there is none."""
+        """End the promise, and return its sequence. Returns 0 if there was none."""
         sequence, self._sequence = self._sequence, 0
         if sequence:
             self._staging.promise_ends()
@@ -207,10 +208,10 @@ class CommitHandler:
 
 
 def _for_other_shards(error: Exception | asyncio.CancelledError) -> RefusedError:
-    """Return what the other shards refuse their pieces of a commit with, after an attempt ended here with `error`.
+    """Return the refusal for the other shards' pieces of a commit, after an attempt ended here with `error`.
 
-    A lost call says nothing about the commit, so the other shards ask for it again. Anything else is the refusal of the
-    commit, which all shards give: otherwise they would wait for a piece that does not come.
+    A lost call does not mean that the commit is wrong, so the other shards ask for their pieces again. Any other error
+    is the refusal of the commit on all shards, because the others would otherwise wait for a piece that does not come.
     """
     is_newer_call = isinstance(error, RefusedError) and error.reason is Reason.NEWER_CALL
     if is_newer_call or isinstance(error, (TornUploadError, DISCONNECTED)):

@@ -20,7 +20,7 @@ from gem_server.shards.primary import ShardLostError
 from gem_server.shards.secondary import SecondaryOrder
 
 _FOLLOW = "/gemps.v1.ShardService/Follow"
-# Finds a dead primary; servers accept pings every 30 s.
+# Pings find a primary that is dead. Servers accept one every 30 s.
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
@@ -64,7 +64,10 @@ class FollowClient:
         self._call: _Call | None = None
 
     async def wait_begin(self) -> Begin:
-        """Connect, waiting for the primary and the other shards. Raises StartupError if it refuses this shard."""
+        """Connect, and wait until the primary and all shards are there.
+
+        Raises StartupError if the primary refuses this shard.
+        """
         method = self._channel.stream_stream(
             _FOLLOW,
             request_serializer=shards_pb2.FollowRequest.SerializeToString,

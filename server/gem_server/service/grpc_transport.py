@@ -44,7 +44,7 @@ class GrpcTransport:
 
 
 def too_large_first_message() -> RefusedError:
-    """What answers a message with a header and more of a payload than may travel with it."""
+    """Return the refusal of a message that has a header and more of a payload than may travel with it."""
     return RefusedError(
         Reason.OUT_OF_ORDER,
         "send this commit's header alone and wait for proceed; only a payload of at most "
@@ -53,7 +53,7 @@ def too_large_first_message() -> RefusedError:
 
 
 def process_message(sink: Assembler, message: commit_pb2.CommitRequest, data: Buffer | None) -> int | None:
-    """Process a message after `proceed`; return any footer's CRC32C."""
+    """Process a message that follows `proceed`. Returns the CRC32C of its footer, if it has one."""
     if message.HasField("header"):
         raise RefusedError(
             Reason.OUT_OF_ORDER,

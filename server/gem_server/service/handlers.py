@@ -1,4 +1,4 @@
-"""Method table; handlers check sizes before parsing."""
+"""The table of gRPC methods. Handlers check the sizes of messages before they parse them."""
 
 import asyncio
 import traceback
@@ -27,7 +27,7 @@ WORKER = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 OBSERVER = observer_pb2.DESCRIPTOR.services_by_name["ObserverService"].full_name
 SHARD = shards_pb2.DESCRIPTOR.services_by_name["ShardService"].full_name
 SERVICES = (WORKER, OBSERVER, SHARD)
-# The one service of the drafts of gemps.v1, before WorkerService.
+# The drafts of gemps.v1 had this service instead of WorkerService and the others.
 DRAFT = "gemps.v1.ParameterServerService"
 
 Service: TypeAlias = grpc.GenericRpcHandler
@@ -45,7 +45,7 @@ def handlers(
     operations: Operations,
     follow: FollowHandler,
 ) -> tuple[Service, ...]:
-    """The services. Requests are streams: gRPC awaits unary ones without timeout."""
+    """Return the services. All requests are streams, because gRPC waits for unary ones without a time-out."""
     one, many = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
     for_workers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Join": one(_given_first(first, membership.join)),
@@ -72,10 +72,10 @@ def handlers(
 
 
 class DraftHandler(grpc.GenericRpcHandler):
-    """Refuses callers that speak a draft of gemps.v1, by name: gRPC's UNIMPLEMENTED would not say what to do."""
+    """Refuses callers that speak a draft of gemps.v1, with VERSION, because UNIMPLEMENTED would not say what to do."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
-        """The refusal of any call to the drafts' service."""
+        """Return the refusal for a call to the drafts' service, else None."""
         if not str(handler_call_details.method).startswith(f"/{DRAFT}/"):
             return None
         return grpc.stream_stream_rpc_method_handler(_let_go(_refuse_draft))
@@ -94,7 +94,7 @@ async def _refuse_draft(_: object, context: Any) -> None:
 
 
 def health_handlers(first: FirstMessages, health: Health) -> Service:
-    """The grpc.health.v1 service."""
+    """Return the service grpc.health.v1."""
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Check": grpc.stream_unary_rpc_method_handler(_given_first(first, health.check)),
         "Watch": grpc.stream_stream_rpc_method_handler(_given_first(first, health.watch)),
@@ -117,7 +117,7 @@ def _given_first(first: FirstMessages, method: Method) -> Method:
 
 
 def _let_go(method: Method) -> Method:
-    """Free a refused call's memory at once.
+    """Wrap a method so that a refused call's memory is freed at once.
 
     grpc.aio (1.85.1) keeps the exception in a reference cycle with the context and the message (up to 2 MiB).
     """

@@ -1,4 +1,4 @@
-"""Initialize."""
+"""Serves the call Initialize."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ class InitializeHandler:
         outcome = parameters_pb2.INITIALIZE_OUTCOME_ACCEPTED
         async with self._contexts.call(context) as (call, call_session):
             try:
-                # Nested: AlreadyInitializedError gets a reply, no status.
+                # AlreadyInitializedError is caught here, because it is answered with a reply and not with a status.
                 async with call.ending():
                     await self._receive(context, call, call_session)
             except AlreadyInitializedError:

@@ -1,4 +1,4 @@
-"""Transport and context of a session's commits."""
+"""A lane connection (lane.proto): the transport of a session's commits, and the context of its handler."""
 
 import asyncio
 import logging
@@ -35,18 +35,18 @@ from gem_server.errors import RefusedError
 from gem_server.service.grpc_transport import process_message, too_large_first_message
 from gem_server.state.sessions import TransportKind
 
-# Timeout of HELLO and TLS handshake; a busy loop adds 1 s.
+# Time-out of the TLS handshake and HELLO, plus 1 s for a busy event loop.
 HELLO_SECONDS = 4.0
-# Timeout of a peer that reads nothing.
+# Seconds after which a peer that reads nothing loses its connection.
 WRITE_SECONDS = 60.0
-# Minimum interval; half is tolerated, as pings bunch up.
+# Smallest interval of pings. Half of it is tolerated, because pings may be delayed on their way.
 PING_SECONDS = 10.0
-# TCP keepalive, as gRPC's.
+# TCP keepalive with gRPC's times.
 _DEAD_SECONDS, _SILENT_SECONDS = 20, 60
-# Work per event-loop turn: some milliseconds.
+# Bytes that a connection handles before others get their turn, which takes some milliseconds.
 TURN_BYTES = 4 << 20
 TURN_FRAMES = 64
-# After END, drain: a reset could lose END.
+# After END, input is read and discarded, because closing with unread input resets the connection and may lose END.
 LINGER_BYTES, LINGER_SECONDS = 8 << 20, 1.0
 
 _DROPPED = memoryview(bytearray(64 << 10))
@@ -55,20 +55,20 @@ _WOULD_BLOCK = (BlockingIOError, InterruptedError)
 
 logger = logging.getLogger(__name__)
 
-# Between two looks whether the worker of an unread connection is still there.
+# Seconds between two checks whether the worker of a connection that is not read is still there.
 LOOK_SECONDS = 5.0
 
 Message = tuple[commit_pb2.CommitRequest, Buffer | None]
 
 
 class LaneConnection:
-    """One lane connection; `connection` must be non-blocking. Event loop's thread only.
+    """One lane connection. `connection` must be non-blocking. Only the event loop's thread may use this object.
 
-    A peer costs one small buffer before WELCOME. `on_hello` raises IllegalFrameError. `serve` handles connections
-    after HELLO and is cancelled on disconnection.
+    Before WELCOME a peer costs one small buffer. `on_hello` raises IllegalFrameError. `serve` handles a connection
+    after its HELLO, and is cancelled when the peer disconnects.
 
-    A MESSAGE that comes while the worker has to wait stays unread, and with it all that follows: the reader is removed
-    from the event loop until the state changes, and a timer looks whether the worker has hung up.
+    A MESSAGE that comes while the worker has to wait stays unread, and so do all frames after it: the reader is removed
+    from the event loop until the state changes, and a timer checks whether the worker has hung up.
     """
 
     kind: Final = TransportKind.LANE
@@ -119,7 +119,7 @@ class LaneConnection:
         self._loop.add_reader(self._socket, self._turn)
 
     def close(self) -> None:
-        """Close; cancel the handler."""
+        """Close the connection, and cancel its handler."""
         if self._is_over:
             return
         self._is_over = True
@@ -156,7 +156,7 @@ class LaneConnection:
         raise grpc.aio.AbortError
 
     def welcome(self, parameter_bytes: int, buffer_bytes: int) -> None:
-        """Accept commits, of deltas with so many bytes of PARAMETERs and at most so many of BUFFERs."""
+        """Send WELCOME. Deltas have `parameter_bytes` bytes of PARAMETERs and at most `buffer_bytes` of BUFFERs."""
         is_small = parameter_bytes <= WHOLE_PAYLOAD_BYTES
         whole = min(parameter_bytes + buffer_bytes, WHOLE_PAYLOAD_BYTES) if is_small else 0
         self._expected = whole
@@ -285,12 +285,12 @@ class LaneConnection:
                     self._large_message_ends(self._sink)
 
     def _enter(self, state: State) -> None:
-        """Change the state, in which the worker may send other frames: read on if any came before."""
+        """Change the state. The worker may now send other frames, so frames that stayed unread are read."""
         self._lane.enter(state)
         self._read_on()
 
     def _stop_reading(self) -> None:
-        """Leave all that comes unread until `_read_on`; close if the worker hangs up meanwhile."""
+        """Read nothing until `_read_on`. Close the connection if the worker hangs up meanwhile."""
         self._loop.remove_reader(self._socket)
         self._look = self._loop.call_later(LOOK_SECONDS, self._look_again)
 
@@ -308,7 +308,7 @@ class LaneConnection:
             self._wait_for_turn()
 
     def _wait_for_turn(self) -> None:
-        """Resume next turn: the selector cannot see buffered data."""
+        """Resume in the next turn of the event loop, because the selector does not see data in the buffer."""
         self._is_waiting_for_turn = True
         self._loop.call_soon(self._resume)
 
@@ -354,7 +354,7 @@ class LaneConnection:
             self.close()  # the handler has ended
             return
         try:
-            # Its data stays in the buffer: bytes out of turn damage it.
+            # The chunk's data stays in the buffer, where bytes that come too early would overwrite it.
             message = split_message(commit_pb2.CommitRequest, frame.body, COMMIT_REQUEST_CHUNK, expected=self._expected)
         except FramingError as error:
             self._commit_fails(error)
@@ -364,7 +364,7 @@ class LaneConnection:
         self._begun.set_result(message)
 
     def _commit_fails(self, error: FramingError | RefusedError) -> None:
-        """Let the handler answer the first message of a commit with `error`."""
+        """Let the handler refuse the commit whose first message comes next with `error`."""
         self._to_drop = LINGER_BYTES
         if not self._begun.done():
             self._begun.set_exception(error)
@@ -420,7 +420,7 @@ class LaneConnection:
             self.close()
 
     def _end(self, status: bytes) -> None:
-        """Send END, unless within a frame; after WELCOME, drain input."""
+        """Send END, unless a frame was partly sent. After WELCOME, input is then read and discarded."""
         if self._is_over or self._lane.state is State.CLOSED:
             return
         is_torn = bool(self._unsent) or (self._tls is not None and self._tls.has_unsent)

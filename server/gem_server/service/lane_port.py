@@ -19,16 +19,16 @@ from gem_server.service.accept import accept_all
 from gem_server.service.auth_interceptor import address_of
 from gem_server.service.lane_connection import LaneConnection
 
-# Limit before HELLO; beyond it the oldest is closed.
+# Largest number of connections before HELLO. If one more comes, the oldest is closed.
 MAX_STRANGERS = 256
-# Limits TLS handshakes (4 ms) to a fifth of a core.
+# Limits TLS handshakes, of which each takes 4 ms, to a fifth of a core.
 HANDSHAKE_PAUSE_SECONDS = 0.02
 
 logger = logging.getLogger(__name__)
 
 
 class LanePort:
-    """Accepts connections, on one event loop; `serve` gets those with a valid HELLO."""
+    """Accepts lane connections, on one event loop. `serve` is called for each that has sent a valid HELLO."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class LanePort:
 
     @property
     def connections(self) -> tuple[LaneConnection, ...]:
-        """Oldest first."""
+        """The open connections, the oldest first."""
         return tuple(self._connections)
 
     @property
     def strangers(self) -> int:
-        """Connections before a valid HELLO."""
+        """The number of connections without a valid HELLO so far."""
         return len(self._strangers)
 
     def open(self, host: str, port: int, *, only_if_free: bool = False) -> int:
@@ -166,5 +166,5 @@ def _reasons(failures: Mapping[str, OSError]) -> str:
 
 
 def _reason(error: OSError) -> str:
-    """Plain text, without an address; unresolved names have negative errnos."""
+    """Return the error's text without an address. Names that were not resolved have negative error numbers."""
     return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)

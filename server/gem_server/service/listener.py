@@ -31,15 +31,16 @@ CHANNEL_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
-    # No limit, or a peer that reads nothing cannot be closed (1.85.1); reading pauses at 10 000 unsent answers.
+    # No limit, because with one the connection of a peer that reads nothing cannot be closed (1.85.1). Without it, gRPC
+    # stops reading when 10 000 answers are unsent.
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.max_frame_size", 16 * MIB - 1),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 4 * MIB),
-    # Bounds header memory; a worker needs three.
+    # Bounds the memory of headers. A worker needs three.
     ("grpc.max_concurrent_streams", 128),
 )
-# gRPC would queue 4096 connections: a second of a storm.
+# gRPC would queue 4096 connections, which take a second to accept.
 _BACKLOG = 512
 
 
@@ -54,7 +55,7 @@ class Listener:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is open."""
+        """Whether the port is open."""
         return self._server is not None
 
     async def open(

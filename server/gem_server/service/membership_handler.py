@@ -1,4 +1,4 @@
-"""Join, Heartbeat and Leave."""
+"""Serves the calls Join, Heartbeat and Leave."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ _RECIPE_FIELD = session_pb2.JoinRequest.RECIPE_FIELD_NUMBER
 
 @dataclass(slots=True)
 class Ports:
-    """This server's ports; 0: not listening."""
+    """This server's ports. 0 means that it does not listen there."""
 
     ordinary: int = 0
     lane: int = 0
@@ -133,7 +133,7 @@ class MembershipHandler:
         return await self._begin(session, request.features)
 
     async def _begin(self, session: Session, announced: Sequence[str]) -> session_pb2.JoinResponse:
-        """End the session's open Commit, wait for its complete commit, and make the answer."""
+        """End the session's open Commit, wait until a complete commit of it is applied, and create the answer."""
         session.takes_early_proceed = features.EARLY_PROCEED in announced
         end_open_commit(session)
         if session.queued_commit is not None:
@@ -142,7 +142,7 @@ class MembershipHandler:
         return self._reply(session, announced)
 
     def _is_first(self, worker_name: str) -> bool:
-        """Whether a worker finds neither parameters nor others; an older session under its own name ends."""
+        """Whether there are no parameters and no other workers. A session of the worker's own name does not count."""
         alone = all(worker.name == worker_name for worker in self._sessions.live_workers())
         return self._central.layout is None and alone
 
@@ -220,7 +220,7 @@ def _check_session_id(request: session_pb2.JoinRequest) -> None:
 
 
 def _check_epoch(request: session_pb2.JoinRequest) -> None:
-    """Refuse claims that would make the run's expected length, and with it a schedule of eta, meaningless."""
+    """Refuse a number of steps so large that the run's expected length, and so a schedule of eta, has no meaning."""
     if request.steps_per_epoch > SAMPLES:
         raise RefusedError(Reason.MALFORMED, f"steps_per_epoch is {request.steps_per_epoch}: send at most {SAMPLES}")
 
@@ -242,7 +242,7 @@ def _join_info(request: session_pb2.JoinRequest, layout: Layout) -> JoinInfo:
 
 
 def _offer(request: session_pb2.JoinRequest, asked: JoinInfo, raw_recipe: memoryview | None) -> Offer:
-    """What a worker asks of the run. Raises MALFORMED, FramingError, RecipeError."""
+    """Return what a worker's Join says about its commits. Raises MALFORMED, FramingError or RecipeError."""
     recipe = messages.parse_recipe(raw_recipe) if raw_recipe is not None else None
     if recipe is not None:
         recipe.check_parameters(len(asked.layout.whole.parameters))

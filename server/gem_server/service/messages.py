@@ -1,4 +1,4 @@
-"""Protobuf messages and domain values."""
+"""Converts protobuf messages to the server's values, and back."""
 
 import math
 from functools import lru_cache
@@ -67,7 +67,7 @@ _SCHEDULES = {
 
 
 def parse(kind: type[AnyMessage], raw: bytes, limit: int = FIELDS_BYTES) -> AnyMessage:
-    """Parse. Raises MALFORMED, also above `limit`."""
+    """Parse a message. Raises MALFORMED if it is not valid, or has more than `limit` bytes."""
     check_size(kind, len(raw), limit)
     try:
         return kind.FromString(raw)
@@ -78,13 +78,13 @@ def parse(kind: type[AnyMessage], raw: bytes, limit: int = FIELDS_BYTES) -> AnyM
 
 
 def delta_bytes(session: Session) -> tuple[int, int]:
-    """The bytes of a delta's PARAMETERs, and those of all BUFFERs."""
+    """Return the number of bytes of a delta's PARAMETERs, and that of all BUFFERs."""
     layout = session.join_info.layout
     return encoded_bytes(session.join_info.delta_wire_type, layout.parameter_count), layout.buffer_bytes
 
 
 def check_size(kind: type[Message], size: int, limit: int = FIELDS_BYTES) -> None:
-    """Raise MALFORMED above `limit`."""
+    """Raise MALFORMED if a message has more than `limit` bytes."""
     if size > limit:
         name = kind.DESCRIPTOR.name
         what = "JoinRequest besides its layout and recipe" if name == "JoinRequest" else name
@@ -269,7 +269,7 @@ def recipe_from(message: run_pb2.Recipe) -> Recipe:
 
 
 def recipe_to(recipe: Recipe, *, with_parameters: bool = True) -> run_pb2.Recipe:
-    """Encode; without the groups of the PARAMETERs, of which there may be many, for people."""
+    """Encode a recipe. Without `with_parameters` it lacks the groups of the PARAMETERs, which may be many."""
     return run_pb2.Recipe(
         kind=recipe.kind.value,
         optimizer=recipe.optimizer,

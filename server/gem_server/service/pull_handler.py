@@ -1,4 +1,4 @@
-"""Pull."""
+"""Serves the call Pull."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ from gem_server.state.sessions import Session
 
 
 class PullHandler:
-    """Serves Pull; `addresses`: of the other shards."""
+    """Serves Pull. `addresses` are those of the other shards."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ class PayloadWriter(Protocol):
 
 
 class ReplyStream:
-    """Sends parameters from `offset`, updating `copy`; with `base`, a difference."""
+    """Sends parameters from byte `offset` on, and updates `copy`. With `base` it sends a difference."""
 
     def __init__(
         self,
@@ -68,23 +68,24 @@ class ReplyStream:
         head_is_large: bool = False,
         before_last: Callable[[AnyResponse], None] | None = None,
     ) -> int:
-        """Stream, close the reader; return tensor bytes sent. Raises NEWER_CALL.
+        """Send the stream, and close the reader. Returns the number of bytes of tensors. Raises NEWER_CALL.
 
-        `head` travels with the first chunk, a large one alone. `before_last` may add fields to the last message.
+        `head` travels with the first chunk, or alone if `head_is_large`. `before_last` may add fields to the last
+        message.
         """
         reader, copy, base = self._reader, self._copy, self._base
         splitter = self._splitter()
         version: Version | None = reader.version
         if copy is not None:
             if base is None and copy.version == version:
-                version = None  # torn, it may leave another
+                version = None  # a reply that is sent again may have left other values in the copy
             copy.version = None
         try:
             reader.check_alive()
             if head_is_large:
                 await writer.write(head.SerializeToString(), b"", last=False)
                 head = type(head)()
-            # Encode, checksum, send by chunk: cache locality.
+            # Each chunk is encoded, added to the checksum and sent before the next one, while it is in the cache.
             to_send = self._payload.byte_count - self._offset
             for message, data, last in payload_messages(splitter, chunk_field, to_send, head, before_last):
                 if last and copy is not None:

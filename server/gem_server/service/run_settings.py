@@ -9,10 +9,10 @@ from gem_server.state.run import Run
 
 
 class RunSettingsMessages:
-    """Makes the messages anew after each decision. Event loop thread only.
+    """The messages, which are created again after each decision. Only the event loop's thread may use it.
 
     Attributes:
-        for_workers: Join's, with the whole recipe.
+        for_workers: the message for Join's answer, with the whole recipe.
     """
 
     def __init__(self, settings: ServerSettings, choice: RuleChoice, run: Run) -> None:
@@ -25,12 +25,12 @@ class RunSettingsMessages:
 
     @property
     def rule(self) -> str:
-        """What the run does with commits, in one line for people."""
+        """Describes in one line what the run does with commits."""
         return self._choice.describe()
 
     @property
     def for_people(self) -> run_pb2.RunSettings:
-        """The status'; its recipe lacks the groups of the PARAMETERs, and eta is 0 where the server decides none."""
+        """The message for the status, without the groups of the PARAMETERs. eta is 0 if the server has none."""
         self._for_people.eta = self.for_workers.eta if self._choice.has_eta else 0.0
         return self._for_people
 

@@ -1,4 +1,4 @@
-"""Maps errors to gRPC status."""
+"""Maps errors to gRPC statuses."""
 
 import asyncio
 import logging
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 DOMAIN = "gemps"
 DETAILS_KEY = "grpc-status-details-bin"
-# Sent twice; trailers over 8 KiB break some clients.
+# A message is sent twice, and some clients cannot read trailers over 8 KiB.
 MAX_MESSAGE_BYTES = 1024
 MAX_METADATA_BYTES = 512
 CHECKSUM_RETRY_SECONDS = 0.1
-# Timeout; a status queues behind unread messages.
+# Time-out of sending a status, which waits behind messages that the peer does not read.
 STATUS_SECONDS = 20.0
 
 CODES: dict[Reason, grpc.StatusCode] = {
@@ -89,7 +89,7 @@ logger = logging.getLogger(__name__)
 
 
 def as_refusal(error: Exception) -> RefusedError:
-    """Convert an error; bugs become INTERNAL without details."""
+    """Convert an error to a refusal. An error that is a bug becomes INTERNAL, without details."""
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, CoreError | FramingError):
@@ -100,7 +100,7 @@ def as_refusal(error: Exception) -> RefusedError:
 
 
 async def abort(context: "ServicerContext[bytes, bytes] | LaneConnection", refusal: RefusedError) -> NoReturn:
-    """Send the refusal. Raises CancelledError after disconnection."""
+    """End the call with the refusal. Always raises: the transport's error, or CancelledError after a disconnection."""
     code = CODES[refusal.reason]
     message = _shorten(refusal.message, MAX_MESSAGE_BYTES)
     status = status_pb2.Status(code=code_pb2.Code.Value(code.name), message=message)

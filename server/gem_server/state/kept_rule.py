@@ -1,4 +1,4 @@
-"""What a rule keeps of the run over restarts."""
+"""The state of the run that a rule keeps over restarts of the server."""
 
 from typing import Any, NamedTuple
 
@@ -10,24 +10,24 @@ from gem_core.aligned import aligned_copy
 
 
 class KeptRule(NamedTuple):
-    """Vectors, float32[parameter_count], and JSON values that identify the rule and have its scalars."""
+    """Vectors (float32[parameter_count]), and a record: JSON values that identify the rule and contain its scalars."""
 
     record: dict[str, Any]
     vectors: tuple[NDArray[np.float32], ...] = ()
 
 
 def rule_record(rule: UpdateRule) -> dict[str, Any]:
-    """The JSON values."""
+    """Return the record of a rule."""
     return {"name": rule.name, "scalars": rule.kept_scalars}
 
 
 def kept_vectors(rule: UpdateRule, parameters: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
-    """The vectors themselves."""
+    """Return the rule's vectors, not copied."""
     return rule.vectors_of_run(parameters) if rule.kept_vectors else ()
 
 
 def copy_rule(rule: UpdateRule, parameters: NDArray[np.float32]) -> KeptRule:
-    """A copy that later commits do not change."""
+    """Return a copy of the rule's state, which later commits do not change."""
     return KeptRule(rule_record(rule), tuple(map(aligned_copy, kept_vectors(rule, parameters))))
 
 
@@ -44,7 +44,7 @@ def restore_rule(rule: UpdateRule, kept: KeptRule) -> bool:
 
 
 def has_begun(rule: UpdateRule, parameters: NDArray[np.float32]) -> bool:
-    """Whether there is anything that a new rule lacks."""
+    """Whether the rule has state that a new one does not have."""
     return rule.kept_scalars != dict(rule.first_scalars if rule.keeps_run else {}) or any(
         vector.any() for vector in kept_vectors(rule, parameters)
     )
