@@ -1,4 +1,4 @@
-"""Names of what a worker may be able to do; it announces them when it joins (session.proto)."""
+"""Names of features, which are what a worker can do, and announces when it joins (session.proto)."""
 
 LOCAL_STEPS = "local-steps"
 SCALED_LOCAL_STEPS = "scaled-local-steps"
@@ -10,5 +10,5 @@ EARLY_PROCEED = "early-proceed"
 
 
 def direction_feature(direction: str) -> str:
-    """The feature that RunSettings.direction needs, such as "direction-rms"."""
+    """Return the feature that a worker needs for a direction, such as "direction-rms"."""
     return f"direction-{direction}"

@@ -16,14 +16,14 @@ from gem_core.visible_text import describe_invisible, find_invisible
 
 __all__ = ["ElementType", "Layout", "Part", "TensorKind", "TensorRole", "TensorSpec"]
 
-# Bound memory for hostile Joins (layout.proto).
+# These limits of layout.proto bound the memory that a hostile Join can take.
 MAX_TENSORS = 65_536
 MAX_DIMENSIONS = 16
 MAX_NAME_BYTES = 1024
 SHA256_BYTES = 32
-# Offsets must fit into NumPy's intp.
+# With more bytes, offsets would not fit into NumPy's intp.
 MAX_BYTES = 2**63 - 1
-# Error details must stay under 4 KiB.
+# Names in messages are cut to this length, because error details must stay under 4 KiB.
 SHOWN_NAME_CHARACTERS = 80
 SHOWN_ALIASES = 3
 # In CPython 3.11.
@@ -31,7 +31,7 @@ _TENSOR_BYTES, _DIMENSION_BYTES, _NAME_BYTES, _DIGEST_BYTES = 188, 40, 56, 72
 
 
 class ElementType(Enum):
-    """Element type; `value` as in the canonical text."""
+    """An element type. Its `value` is its name in the canonical text."""
 
     FLOAT32 = "float32"
     FLOAT64 = "float64"
@@ -48,7 +48,7 @@ class ElementType(Enum):
 
     @property
     def byte_size(self) -> int:
-        """Bytes per element that are sent: 0 of OTHER."""
+        """Number of bytes of an element that is sent. 0 for OTHER, which is never sent."""
         return _BYTE_SIZES[self]
 
     @property
@@ -74,7 +74,7 @@ _FLOATING = frozenset({ElementType.FLOAT32, ElementType.FLOAT64, ElementType.FLO
 
 
 class TensorKind(Enum):
-    """Tensor kind; `value` as in the canonical text."""
+    """A kind of tensors. Its `value` is its name in the canonical text."""
 
     PARAMETER = "parameter"
     # Replaced by the newest commit's value.
@@ -84,7 +84,7 @@ class TensorKind(Enum):
 
 
 class TensorRole(Enum):
-    """Role for update rules."""
+    """What a PARAMETER is to update rules."""
 
     MATRIX = "matrix"
     # Below 2 dimensions.
@@ -97,9 +97,12 @@ _KIND_ORDER = {TensorKind.PARAMETER: 0, TensorKind.BUFFER: 1, TensorKind.FROZEN:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor, shape row-major; `aliases`: other names of the storage. `Layout` validates it.
+    """One tensor, as in layout.proto. `Layout` validates it.
 
-    `sha256`: of a FROZEN tensor's bytes, row-major, little-endian.
+    Attributes:
+        shape: row-major dimensions.
+        aliases: other names of the same storage.
+        sha256: SHA-256 of a FROZEN tensor's bytes, row-major and little-endian.
     """
 
     name: str
@@ -143,7 +146,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A layout is shard `index` of `count`, of the layout `whole` (shards.py)."""
+    """Says that a layout is shard `index` of the `count` shards of the layout `whole` (shards.py)."""
 
     index: int
     count: int
@@ -154,10 +157,10 @@ class Layout:
     """Immutable, validated tensors; equality and hash use the digest.
 
     Attributes:
-        part: None of a whole model.
-        parameter_count: elements of all PARAMETERs.
+        part: which shard this is. None if it is a whole model.
+        parameter_count: number of elements of all PARAMETERs.
         digest: SHA-256 of the canonical text, 32 bytes.
-        object_bytes: estimated memory.
+        object_bytes: estimated memory of this object.
 
     Raises:
         LayoutError: the tensors violate layout.proto.
@@ -202,7 +205,7 @@ class Layout:
 
     @property
     def whole(self) -> Layout:
-        """The whole model's layout."""
+        """The layout of the whole model, of which this may be a shard."""
         return self.part.whole if self.part is not None else self
 
     @classmethod
@@ -229,7 +232,7 @@ class Layout:
         )
 
     def describe(self) -> list[dict[str, Any]]:
-        """JSON dictionary per tensor."""
+        """Return a dictionary for each tensor, which JSON can represent."""
         return [
             {
                 "name": tensor.name,
@@ -244,14 +247,14 @@ class Layout:
         ]
 
     def canonical_text(self) -> str:
-        """Text that the digest covers."""
+        """The text of which the digest is computed."""
         if self.part is not None:
             return f"{self.part.whole.canonical_text()}shard {self.part.index}/{self.part.count}\n"
         lines = ["gemps-layout-1", *(tensor.canonical_line() for tensor in self.tensors)]
         return "\n".join(lines) + "\n"
 
     def first_difference(self, other: Layout) -> str | None:
-        """The first difference from `other`, or None."""
+        """Describe the first difference from `other`. None if there is none."""
         if self.digest == other.digest:
             return None
         for index, (ours, theirs) in enumerate(zip(self.tensors, other.tensors, strict=False)):
@@ -282,10 +285,10 @@ class Layout:
         return tuple(found)
 
     def locate_parameter(self, element: int) -> tuple[TensorSpec, int]:
-        """PARAMETER of flat `element` and the index within it. Raises IndexError."""
+        """Return the PARAMETER that has the flat element `element`, and its index there. Raises IndexError."""
         if not 0 <= element < self.parameter_count:
             raise IndexError(f"element {element} of {self.parameter_count}")
-        # Empty tensors start where the next one does.
+        # Empty tensors start where the next one does, so the last tensor with the start is the one that is not empty.
         index = bisect_right(self._parameter_starts, element) - 1
         return self.parameters[index], element - self._parameter_starts[index]
 

@@ -1,7 +1,7 @@
 """Offsets in a payload: PARAMETERs in the wire type, then BUFFERs as they are.
 
-Border: offset between two elements (blocks), where encoding and decoding can begin. Chunks may be cut anywhere
-(transfer.proto); the splitters here cut at borders.
+A border is an offset between two elements (or blocks), where encoding and decoding can begin. Chunks may be cut
+anywhere (transfer.proto), but the splitters of this package cut at borders.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gem_core.wire_types import WireType, encoded_bytes
 
 __all__ = ["MAX_CHUNK_BYTES", "PayloadFormat", "PayloadRegion", "selected_format"]
 
-# transfer.proto; gRPC's limit is 4 MiB.
+# The limit of transfer.proto, which keeps messages below gRPC's limit of 4 MiB.
 MAX_CHUNK_BYTES = 2 * 1024 * 1024
 
 
 class PayloadRegion(NamedTuple):
-    """Bytes [start, stop) with borders every `unit` bytes; `element_type` None: PARAMETERs."""
+    """Bytes [start, stop) with a border every `unit` bytes. `element_type` is None for PARAMETERs."""
 
     start: int
     stop: int
@@ -35,7 +35,7 @@ class PayloadRegion(NamedTuple):
 
 @functools.lru_cache(maxsize=32)
 def selected_format(layout: Layout, wire_type: WireType, selection: Selection) -> PayloadFormat:
-    """Return the format of payloads with these BUFFERs: the same object again, while few selections are in use.
+    """Return the format of payloads with these BUFFERs. It is cached, as long as few selections are in use.
 
     Raises as `PayloadFormat`.
     """
@@ -50,7 +50,7 @@ class PayloadFormat:
         selection: the BUFFERs that the payload has; None: all.
         buffers: these BUFFERs, in layout order.
         rest_bytes: bytes after the PARAMETERs.
-        regions: neighbours of one type are merged.
+        regions: the payload's regions. Neighbours of one type are merged.
 
     Raises:
         WireTypeError: `wire_type` has no encoding.
@@ -120,7 +120,7 @@ class PayloadFormat:
         return (offset - region.start) % region.unit == 0
 
     def border_at_or_before(self, offset: int) -> int:
-        """Largest border <= `offset`, in [0, byte_count]."""
+        """Return the largest border <= `offset`, which is in [0, byte_count]."""
         if offset == self.byte_count:
             return offset
         region = self._region_at(offset)
@@ -157,7 +157,7 @@ class PayloadFormat:
         return table
 
     def parameter_elements(self, start: int, stop: int) -> slice:
-        """PARAMETER elements between two borders."""
+        """Return the range of PARAMETER elements between two borders."""
         unit, elements = self._unit_bytes, self._unit_elements
         last = self.layout.parameter_count
         first = last if start == self.parameter_bytes else start // unit * elements
@@ -171,7 +171,7 @@ class PayloadFormat:
             index += 1
 
     def locate_rest(self, offset: int) -> tuple[TensorSpec, int]:
-        """BUFFER at `offset` and the element within it. Raises IndexError."""
+        """Return the BUFFER at `offset`, and the index of the element there. Raises IndexError."""
         start = self.parameter_bytes
         for tensor in self.buffers:
             if start <= offset < start + tensor.byte_count:

@@ -1,8 +1,8 @@
 """The recipe of a run: how the optimizer of its workers' scripts is translated (run.proto, docs/rules.md).
 
-A worker derives the recipe from its optimizer, the first one's becomes the run's, and the server takes from it the
-settings of rule `gem`. Recipes are immutable values: this module validates and compares them, and knows neither
-optimizers nor protobuf.
+A worker derives the recipe from its optimizer. The first worker's recipe becomes the run's, and determines the settings
+of rule `gem` on the server. Recipes are immutable values. This module validates and compares them, and depends neither
+on optimizers nor on protobuf.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gem_core.visible_text import describe_invisible, find_invisible
 
 __all__ = ["MAX_GROUPS", "MAX_GROUP_SETTINGS", "Recipe", "RecipeKind", "check_decays"]
 
-# Bound a Join and the kernel's vector of factors; scripts with one group for each layer have fewer.
+# Limits the size of a Join and of the kernel's vector of factors. A script with a group for each layer has fewer.
 MAX_GROUPS = 256
 MAX_GROUP_SETTINGS = 16
 # Names such as "weight_decay".
@@ -93,7 +93,7 @@ class Recipe:
             )
 
     def groups_of(self, layout: Layout) -> tuple[int, ...]:
-        """The group of each PARAMETER of a layout, which may be a shard of the model's."""
+        """Return the group of each PARAMETER of a layout, which may be a shard of the model."""
         groups = dict(zip((spec.name for spec in layout.whole.parameters), self.group_of_parameter, strict=True))
         return tuple(groups[spec.name] for spec in layout.parameters)
 
@@ -103,12 +103,12 @@ class Recipe:
         return self.kind is RecipeKind.SPECTRAL
 
     def rule_settings(self) -> Mapping[str, float]:
-        """The settings of rule `gem` in a run with this recipe; those not named have their defaults."""
+        """The settings of rule `gem` in a run with this recipe, as far as they are not the defaults."""
         is_whole = self.kind is RecipeKind.MOVEMENT or self.has_momentum
         return WHOLE_STEPS if is_whole else MappingProxyType({})
 
     def in_words(self) -> str:
-        """What a commit is made of, for people: such as "RMS-scaled gradients at a third of its rate"."""
+        """Describe what a commit is made of, for example "RMS-scaled gradients at a third of its rate"."""
         if self.kind is RecipeKind.MOVEMENT:
             return "its own steps"
         first = self.groups[0]
@@ -118,9 +118,9 @@ class Recipe:
         return f"{_KINDS_IN_WORDS[self.kind]} at {_RATES_IN_WORDS.get(factor, f'{factor:.3g} times its rate')}"
 
     def difference(self, other: Recipe) -> str:
-        """The first difference of `other`, a worker's recipe, from this one, the run's; empty if they are equal.
+        """Describe the first difference between a worker's recipe, `other`, and this one, which is the run's.
 
-        For example "group 0: lr is 0.002, the run has 0.001".
+        For example "group 0: lr is 0.002, the run has 0.001". Empty if they are equal.
         """
         if other.optimizer != self.optimizer:
             return f"the optimizer is {other.optimizer}, the run has {self.optimizer}"
@@ -138,7 +138,10 @@ class Recipe:
 
 
 def of_gradients(factor: float, momentum: float, dampening: float) -> float:
-    """What a commit's rate is of SGD's learning rate: SGD with momentum m moves 1 / (1 - m) times as far as without."""
+    """Return the rate of a commit divided by SGD's learning rate.
+
+    SGD with momentum m moves 1 / (1 - m) times as far as SGD without.
+    """
     return factor * (1 - dampening) / (1 - momentum)
 
 

@@ -27,7 +27,7 @@ __all__ = [
 
 Direction = Literal["gradient", "rms", "auto"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
-# In place of a rule's name: the server runs gem, and its first worker decides the rest (docs/rules.md).
+# Instead of a rule's name. The server then runs gem, and its first worker decides the rest (docs/rules.md).
 AUTO = "auto"
 
 BUILT_IN = {
@@ -47,7 +47,7 @@ BUILT_IN = {
     "ormo": "gem_core.rules.ormo:Ormo",
     "ringmaster-lmo": "gem_core.rules.ringmaster_lmo:RingmasterLmo",
 }
-# Their formulas take delta / eta for a gradient.
+# Rules whose formulas use delta / eta as a gradient.
 GRADIENT_RULES = frozenset({"dc-asgd"})
 ENTRY_POINTS = "gemps.rules"
 
@@ -58,7 +58,7 @@ def rule_names() -> tuple[str, ...]:
 
 
 def is_rule(name: str) -> bool:
-    """Whether the rule exists; scans entry points unless built in."""
+    """Whether the rule exists. If it is not built in, this scans the entry points."""
     return name in BUILT_IN or name in foreign_rules()
 
 
@@ -85,7 +85,7 @@ def require_direction(name: str, direction: str) -> None:
 
 
 def foreign_rules() -> dict[str, metadata.EntryPoint]:
-    """Other packages' entry points; the first duplicate wins."""
+    """Return the entry points of other packages' rules. Of several with one name, the first is used."""
     found: dict[str, metadata.EntryPoint] = {}
     for entry_point in metadata.entry_points(group=ENTRY_POINTS):
         if entry_point.name not in BUILT_IN:

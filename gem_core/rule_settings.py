@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Setting(NamedTuple):
-    """Setting with inclusive range; `whole`: integers only."""
+    """A setting and its range, which includes both ends. `whole` allows only integers."""
 
     name: str
     default: float
@@ -60,18 +60,19 @@ GEM_SETTINGS = (
     SIGNED_GAP,
 )
 
-# Settings of gem for deltas that are whole steps, with their momentum in them. One worker's deltas are then applied
-# exactly as they are: with momentum 0 and kappa 2 the budget is twice the delta, of which pi_max = 1 takes what nobody
-# else has moved already. epsilon is the least that the rule takes, because deltas below it are shortened.
+# Settings of gem for deltas that are whole steps, which include their momentum. With momentum 0 and kappa 2 the budget
+# is twice the delta, so one worker's deltas are applied exactly as they are, and with pi_max = 1 those of several
+# workers except for what others have already moved. epsilon is the smallest legal value, because deltas below it are
+# shortened.
 WHOLE_STEPS: Mapping[str, float] = MappingProxyType(
     {"momentum": 0.0, "kappa": 2.0, "pi_max": 1.0, "signed_gap": 1.0, "epsilon": 1e-30}
 )
 
 
 def default_eta(settings: Mapping[str, Any]) -> float:
-    """Smaller where eta is the size of a step.
+    """Return the default learning rate, which is smaller where eta is the size of a step.
 
-    Under rule `auto` without a direction it is that of direction `auto`; a worker's Join may decide otherwise.
+    Under rule `auto` without a direction it is the one of direction `auto`, and a worker's Join may change it.
     """
     direction = settings.get("direction", "gradient")
     if direction == "auto" or (direction == "gradient" and settings.get("rule") == "auto"):
@@ -80,9 +81,9 @@ def default_eta(settings: Mapping[str, Any]) -> float:
 
 
 def usual_settings(rule: str, direction: str) -> Mapping[str, float]:
-    """The settings of a rule that differ from its defaults unless they are given: they follow from the direction.
+    """Return the settings of a rule that follow from the direction, and replace its defaults.
 
-    Direction `auto` has the momentum in the worker, before the direction, so `gem` takes its deltas as whole steps.
+    With direction `auto` the worker applies the momentum, before the direction, so `gem` treats deltas as whole steps.
     """
     return WHOLE_STEPS if rule == "gem" and direction == "auto" else MappingProxyType({})
 
@@ -110,7 +111,7 @@ def check_settings(rule: str, known: Sequence[Setting], given: Mapping[str, Any]
 
 
 def split_rule_table(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the table [rule] of a TOML file to the settings `rule` and `rule_settings`, as far as it has them."""
+    """Convert the table [rule] of a TOML file to the settings `rule` and `rule_settings`, if it has them."""
     own = {name: value for name, value in table.items() if name != "name"}
     found = {"rule": table["name"]} if "name" in table else {}
     return found | ({"rule_settings": own} if own else {})

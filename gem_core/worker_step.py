@@ -7,9 +7,10 @@ __all__ = ["WorkerStep"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerStep:
-    """Local steps (w += -rate * eta * gradient) between commits, of whose gradients a commit has the sum.
+    """Local steps (w += -rate * eta * gradient) between two commits. A commit has the sum of their gradients.
 
-    `normalise`: the mean. `scaled`: each step's gradient is divided by the root mean square of sums or means.
+    With `normalise` it has their mean. With `scaled`, each step's gradient is divided by the root of a mean of squares
+    of the sums or means.
     """
 
     local_steps: int = 1
@@ -18,5 +19,5 @@ class WorkerStep:
     scaled: bool = False
 
     def with_direction(self, direction: str) -> "WorkerStep":
-        """Scaled, if eta is a step's size."""
+        """Return these local steps for a direction. They are scaled if its eta is the size of a step."""
         return replace(self, scaled=self.local_steps > 1 and direction != "gradient")

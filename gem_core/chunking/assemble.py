@@ -1,4 +1,4 @@
-"""Reassemble and validate payloads."""
+"""Reassembles and validates payloads."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ __all__ = ["Assembler", "DecodingAssembler", "RawAssembler", "check_rest", "firs
 class Assembler(ABC):
     """Takes a payload's chunks in order, then its footer, into the caller's memory. Not thread-safe.
 
-    Pass whole chunks to `add`, or receive them piecewise: `begin`, then fill `space` and say so with `filled` until it
-    is empty. After an error or `finish`, chunks raise ChunkError until `restart`.
+    Pass whole chunks to `add`, or receive them piecewise: call `begin`, then write into `space` and call `filled`,
+    until `space` is empty. After an error or `finish`, chunks raise ChunkError until `restart`.
 
-    A subclass decodes the bytes that it gets. Those of the payload's first part, [0, `len(direct)`), are received
-    straight into `direct`, where they belong; others into scratch memory. A chunk may end within an element or block:
-    its beginning stays there until the next chunk brings the rest.
+    A subclass decodes the bytes. Those of the payload's first part, [0, `len(direct)`), are received directly into
+    their place, `direct`, and the others into scratch memory. A chunk may end within an element or block, whose bytes
+    then stay where they were received until the next chunk has the others.
 
     Attributes:
-        space: memory for the next bytes of the chunk that was begun; empty when the chunk is complete.
-        received: bytes in place, up to a border.
-        crc32c: of bytes [0, received) as sent.
-        complete: whether `finish` succeeded; until then do not use the data.
+        space: memory for the next bytes of the chunk that was begun. Empty when the chunk is complete.
+        received: number of bytes that are decoded, which ends at a border.
+        crc32c: CRC32C of the bytes [0, received) as they were sent.
+        complete: whether `finish` succeeded. Do not use the data before.
     """
 
-    # Finds what to refuse among the float32 values that are received into `direct`; None: nothing is refused there.
+    # Finds a value to refuse among the float32 values in `direct`. None if no value there is refused.
     _first_bad_value: FirstBadValue | None = None
 
     def __init__(self, payload: PayloadFormat, direct: memoryview, start: int = 0, crc32c: int = 0) -> None:
@@ -62,10 +62,10 @@ class Assembler(ABC):
         self.space = _NOTHING
         self.crc32c = crc32c
         self.complete = False
-        self._refused = ""  # an exception would keep the chunk alive
+        self._refused = ""  # the traceback of an exception would keep the chunk alive
 
     def add(self, data: Buffer) -> None:
-        """Take the next chunk.
+        """Add the next chunk.
 
         Raises:
             ChunkError: illegal size, or an earlier call failed.
@@ -112,7 +112,7 @@ class Assembler(ABC):
             data = data[count:]
 
     def filled(self, count: int) -> None:
-        """Count bytes received into `space`, and provide the next. Raises BadValueError as `add`."""
+        """Note that `count` bytes were written into `space`, which moves on. Raises BadValueError as `add`."""
         start = self.received
         self._written += count
         border = self.payload.border_at_or_before(self._written)
@@ -185,10 +185,10 @@ class Assembler(ABC):
 
 
 class RawAssembler(Assembler):
-    """Stores the bytes as sent into `into` (`payload.byte_count` bytes).
+    """Stores the bytes as they were sent in `into`, which has `payload.byte_count` bytes.
 
-    To resume, pass an assembler's `received` and `crc32c` as `start` and `crc32c`. Raises SizeMismatchError or
-    ChunkError.
+    To resume a transfer, pass the earlier assembler's `received` as `start`, and its `crc32c`. Raises SizeMismatchError
+    or ChunkError.
     """
 
     def __init__(self, payload: PayloadFormat, into: memoryview, start: int = 0, crc32c: int = 0) -> None:
@@ -200,10 +200,10 @@ class RawAssembler(Assembler):
 
 
 class DecodingAssembler(Assembler):
-    """Decodes PARAMETERs into contiguous float32 `parameters`; keeps other bytes in `rest`.
+    """Decodes PARAMETERs into contiguous float32 `parameters`, and stores the other bytes in `rest`.
 
-    Refuses PARAMETERs not finite or beyond +-1e30 (codec FINITE: not finite), illegal blocks, and bools other than 0
-    and 1. Whether a BUFFER may hold values that are not finite is the caller's decision.
+    Refuses PARAMETERs that are not finite or beyond +-1e30 (with codec FINITE only those that are not finite), illegal
+    blocks, and bools other than 0 and 1. The caller decides whether a BUFFER may have values that are not finite.
 
     Attributes:
         is_rest_finite: whether no floating-point value in `rest` was infinite or NaN so far.

@@ -1,4 +1,4 @@
-"""Split payloads into chunks."""
+"""Splits payloads into chunks."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = ["CopyingSplitter", "DifferenceSplitter", "ScaledSplitter", "Source", 
 class Source(ABC):
     """A payload's chunks from byte `start` on, equal in each iteration. Not thread-safe.
 
-    Data must not change during iteration. A chunk is valid until the next is requested. The payload's first part, [0,
-    `len(direct)`), is sent from where it lies; subclasses make the other bytes.
+    The data must not change during an iteration, and a chunk is valid until the next one is requested. The payload's
+    first part, [0, `len(direct)`), is sent without a copy; subclasses produce the other bytes.
 
     Attributes:
-        crc32c: CRC32C from byte 0 (even if `start` > 0) to the last chunk's end.
+        crc32c: CRC32C of the payload from byte 0 (also if `start` > 0) to the end of the last chunk.
 
     Raises:
         ChunkError: `start` is beyond the payload's end, or `chunk_bytes` is out of range.
@@ -68,7 +68,7 @@ class Source(ABC):
 
 
 class Splitter(Source):
-    """Encodes contiguous float32 `parameters` chunk by chunk; `rest`: bytes after them.
+    """Encodes contiguous float32 `parameters` chunk by chunk, followed by the bytes `rest`.
 
     Raises:
         SizeMismatchError: wrong size of `parameters` or `rest`.
@@ -103,7 +103,7 @@ class Splitter(Source):
 
 
 class CopyingSplitter(Splitter):
-    """Also copies to `copy`."""
+    """A splitter that also copies the parameters to `copy`."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class CopyingSplitter(Splitter):
 
 
 class DifferenceSplitter(CopyingSplitter):
-    """Encodes `parameters` minus `copy`, once; adds what decodes to `copy`."""
+    """Encodes `parameters` minus `copy`, in one iteration only, and adds to `copy` what the peer decodes."""
 
     @override
     def _encode_parameters(self, elements: slice) -> memoryview:

@@ -1,4 +1,4 @@
-"""Update rules must not lock, log or read clocks. Callers serialise access to arrays."""
+"""The interface of update rules. Rules must not lock, log or read clocks, and callers serialise access to arrays."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class RuleState:
     """One worker's state: float32 arrays of shape (n,).
 
     Attributes:
-        snapshot: s_w, exactly the worker's parameters. The state's owner may replace the array.
-        vectors: those of the `kernel`, in its order, without the run's.
+        snapshot: s_w, which is exactly the worker's parameters. The state's owner may replace the array.
+        vectors: the worker's vectors of the `kernel`, in its order.
     """
 
     __slots__ = ("snapshot", "vectors")
@@ -43,12 +43,12 @@ class UpdateRule:
     """Applies one run's deltas. Subclasses define `kernel` and `_scalars`, or `_commit`.
 
     Attributes:
-        name: for `create_rule` and `--rule`.
+        name: the name for `create_rule` and `--rule`.
         kernel: elementwise update of theta, the snapshot, the worker's vectors and the run's.
-        vectors_per_worker: vectors of size n, snapshot included.
-        vectors_per_run: those of the run.
-        scalars_of_run: numbers that belong to these, initially `first_scalars`.
-        keeps_run: whether both survive a server restart, unlike workers' states.
+        vectors_per_worker: number of vectors of size n for each worker, including the snapshot.
+        vectors_per_run: number of vectors of size n for the run.
+        scalars_of_run: numbers that belong to the run's vectors, initially `first_scalars`.
+        keeps_run: whether the run's vectors and scalars survive a server restart, unlike workers' states.
         needs_eta: whether `commit` requires eta.
         has_factors: whether `factors` is supported.
         sends_parameters: whether snapshots are copies of theta; else a version does not identify a worker's parameters.
@@ -84,21 +84,21 @@ class UpdateRule:
     def change_settings(self, settings: Mapping[str, float]) -> None:
         """Become a new rule with these settings, before `begin`, the first worker and the first commit.
 
-        Kernels that are loaded stay so. Raises RuleError without changes, as the constructor.
+        Loaded kernels are kept. Raises RuleError as the constructor, without changes.
         """
         is_warm = self._is_warm
         vars(self).update(vars(type(self)(settings)), _is_warm=is_warm)
 
     def begin(self, layout: Layout, groups: Sequence[int] | None = None) -> None:
-        """See the tensors, before the first worker.
+        """Prepare for a layout, before the first worker.
 
-        `groups`: in a run whose commits bring decays, the group of each PARAMETER of the layout, each an index of these
-        decays. Raises RuleError or SizeMismatchError if they do not fit.
+        `groups` is for runs whose commits have decays: for each PARAMETER of the layout, the index of its decay. Raises
+        RuleError or SizeMismatchError if they do not fit.
         """
 
     @property
     def kept_vectors(self) -> int:
-        """Vectors that survive a restart."""
+        """Number of vectors that survive a restart."""
         return self.vectors_per_run if self.keeps_run else 0
 
     @property
@@ -108,7 +108,7 @@ class UpdateRule:
 
     @property
     def worker_step(self) -> WorkerStep:
-        """Between two commits."""
+        """What a worker does between two commits."""
         return WorkerStep()
 
     def new_worker(self, parameters: NDArray[np.float32]) -> RuleState:

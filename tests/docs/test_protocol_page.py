@@ -248,7 +248,7 @@ def test_the_wire_types_of_a_task_have_the_names_that_the_page_tells() -> None:
 
 def test_the_kit_waits_as_long_as_the_page_says() -> None:
     limits = Limits()
-    told = f"the kit waits {limits.start:g} s for a `Join` and {limits.answer:g} s for each further word"
+    told = f"The kit waits {limits.start:g} s for a `Join` and {limits.answer:g} s for each further call or message"
     assert told in " ".join(section("Conformance").split())
 
 

@@ -189,38 +189,36 @@ async def test_a_frame_out_of_turn_ends_a_connection_whose_worker_waits(crowded:
         holder.abort()
 
 
-async def test_the_begin_of_a_frame_does_not_change_the_commit_that_waits(crowded: Serving) -> None:
-    """Its data is in the connection's buffer until it has a staging buffer."""
+async def waiting_commit_unchanged_by(crowded: Serving, early: bytes) -> tuple[LanePeer, asyncio.Task[None]]:
+    """Send `early` while a commit waits for a staging buffer, and check that the commit is applied as it was sent.
+
+    The commit's data is in the connection's buffer meanwhile. Returns the connection, and the task that sends.
+    """
     worker, other = await crowded.training(2, SMALL)
     holder, _ = await uploading(other)
     before, delta = await crowded.values(SMALL), worker.delta(1)
     peer = await welcomed(worker)
     await peer.send(MESSAGE, worker.prepare(delta).whole().SerializeToString())
     await crowded.until_waiting(1)
-    await peer.send_bytes(frame(CANCEL)[:-1])
-    await crowded.status()  # the server has read it
-    holder.abort()
-    assert (await verdict(peer)).sequence == 1
-    after = await crowded.values(SMALL)
-    assert after.parameters.tobytes() == (before.parameters + delta.parameters).tobytes()
-    assert after.rest == delta.rest
-
-
-async def test_a_message_that_comes_early_does_not_change_the_commit_that_waits(crowded: Serving) -> None:
-    """Nor does more of it than the connection's buffer has space for. It is read afterwards, and has no header."""
-    worker, other = await crowded.training(2, SMALL)
-    holder, _ = await uploading(other)
-    before, delta = await crowded.values(SMALL), worker.delta(1)
-    peer = await welcomed(worker)
-    await peer.send(MESSAGE, worker.prepare(delta).whole().SerializeToString())
-    await crowded.until_waiting(1)
-    sending = asyncio.create_task(peer.send_bytes(frame(MESSAGE, bytes([26, 3, 1, 2, 3])) + b"\xff" * 60_000))
+    sending = asyncio.create_task(peer.send_bytes(early))
     await crowded.status()  # the server has read what it can
     holder.abort()
     assert (await verdict(peer)).sequence == 1
     after = await crowded.values(SMALL)
     assert after.parameters.tobytes() == (before.parameters + delta.parameters).tobytes()
     assert after.rest == delta.rest
+    return peer, sending
+
+
+async def test_the_begin_of_a_frame_does_not_change_the_commit_that_waits(crowded: Serving) -> None:
+    _, sending = await waiting_commit_unchanged_by(crowded, frame(CANCEL)[:-1])
+    await sending
+
+
+async def test_a_message_that_comes_early_does_not_change_the_commit_that_waits(crowded: Serving) -> None:
+    """Nor does more of it than the connection's buffer has space for. It is read afterwards, and has no header."""
+    early = frame(MESSAGE, bytes([26, 3, 1, 2, 3])) + b"\xff" * 60_000
+    peer, sending = await waiting_commit_unchanged_by(crowded, early)
     assert [kind async for kind, _ in frames_of(peer)][-1:] == [END]
     with suppress(OSError):
         await sending
