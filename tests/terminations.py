@@ -12,7 +12,9 @@ from gem_worker.termination import TerminatedError, termination
 @contextmanager
 def default_handlers() -> Iterator[None]:
     """As in a worker's process, and at the end as before. One that got SIGTERM ends: its handler stays."""
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGCHLD)}
+    before = {
+        number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+    }
     try:
         yield
         assert signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, termination)

@@ -22,7 +22,7 @@ EXIT_OK, EXIT_FAILED, EXIT_CANNOT_START = 0, 1, 2
 def run_server(settings: ServerSettings) -> int:
     """Run a server; return the exit code: 0 clean, 1 failure, 2 cannot start.
 
-    SIGTERM and SIGINT drain it.
+    SIGTERM, SIGINT and SIGHUP drain it; SIGHUP not where it is ignored.
     """
     keep_what_messages_used()
     _raise_descriptor_limit()
@@ -54,11 +54,17 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
+def _stop_signals() -> list[signal.Signals]:
+    """Signals that drain a server. A terminal that closes sends SIGHUP, which nohup has a process ignore."""
+    hang_up = [] if sys.platform == "win32" else [signal.SIGHUP]
+    return [signal.SIGTERM, signal.SIGINT, *(one for one in hang_up if signal.getsignal(one) is not signal.SIG_IGN)]
+
+
 async def run(settings: ServerSettings, files: Files | None = None) -> int:
     """Run a server in the running event loop. Raises StartupError."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _stop_signals():
         with contextlib.suppress(NotImplementedError):  # Windows: KeyboardInterrupt ends asyncio.run
             loop.add_signal_handler(number, stop.set)
     server = Server(settings, files=files)

@@ -1,4 +1,4 @@
-"""SIGTERM's handler: ends a computation, lets what is held come to its end, and leaves others alone."""
+"""The handler of SIGTERM and SIGHUP: ends a computation, lets what is held come to its end, and leaves others alone."""
 
 import os
 import signal
@@ -31,6 +31,22 @@ def test_computations_end_at_once_and_exit_with_0() -> None:
         terminate()
         pytest.fail("the computation went on")
     assert not termination.has_begun
+
+
+def test_the_end_of_a_terminal_is_the_same() -> None:
+    with ends_terminated(0), termination.handled():
+        assert signal.getsignal(signal.SIGHUP) is termination
+        with termination.held():
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGHUP)  # of the shell, and of the kernel
+    assert not termination.has_begun
+
+
+def test_the_end_of_a_terminal_that_is_ignored_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with termination.handled(), termination.held(), interrupts_wait():
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def test_in_an_indexed_job_the_exit_code_is_143(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +117,7 @@ def test_blocks_may_be_nested() -> None:
         with termination.handled():
             pass
         assert signal.getsignal(signal.SIGTERM) is termination
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
 
 
 def test_other_threads_neither_handle_nor_hold() -> None:

@@ -130,7 +130,8 @@ class ParameterServer:
 
     On entry, the parameters become views of flat buffers. Move, convert, freeze and tie them before.
 
-    **SIGTERM** ends the block and the script with exit code 0, unless the script handles it.
+    **SIGTERM**, or the end of the terminal (SIGHUP), ends the block and the script with exit code 0, unless the script
+    handles or ignores it.
 
     **DataLoader workers** may be forked in the block, but must not use this object (docs/training-scripts.md).
 

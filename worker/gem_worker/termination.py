@@ -1,4 +1,7 @@
-"""SIGTERM's handler."""
+"""The handler of SIGTERM, and of SIGHUP, which the end of a terminal sends.
+
+A process that ignores SIGHUP when its block begins, as under nohup, goes on ignoring it.
+"""
 
 import os
 import signal
@@ -9,7 +12,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from types import FrameType
 
-from gem_worker.client.operating_system import CHILD_ENDED
+from gem_worker.client.operating_system import CHILD_ENDED, Terminals, end_signals
 
 # For commits; half for Leave. Grace periods are 10 to 30 s.
 COMMIT_SECONDS = 4.0
@@ -18,7 +21,7 @@ _SAME_SECONDS = 1.0  # group and process
 
 
 class TerminatedError(SystemExit):
-    """SIGTERM arrived. Indexed Jobs restart no index that exits with 0."""
+    """SIGTERM or SIGHUP arrived. Indexed Jobs restart no index that exits with 0."""
 
     def __init__(self) -> None:
         super().__init__(143 if "JOB_COMPLETION_INDEX" in os.environ else 0)
@@ -30,6 +33,8 @@ class _Termination:
         self._received: float | None = None
         self._uses = 0
         self._pid = 0
+        self._signals: list[signal.Signals] = []  # those that it handles
+        self._terminals = Terminals()
         self._hold: tuple[float, Callable[[], object] | None] | None = None
         self._lock = threading.Lock()
         self._wake: SimpleQueue[None] = SimpleQueue()
@@ -46,9 +51,12 @@ class _Termination:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         is_repeated = self._received is not None and now >= self._received + _SAME_SECONDS
+        if number != signal.SIGTERM:  # the kernel and the shell may both report the end of a terminal
+            is_repeated = False
+            self._terminals.replace_closed()
         if is_repeated or os.getpid() != self._pid:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         elif self._received is None:
             self._received = now
             if CHILD_ENDED is not None:  # PyTorch's raises if DataLoader workers got SIGTERM
@@ -74,15 +82,18 @@ class _Termination:
         if not self._uses:
             self._ensure_started()
             self._pid, self._received = os.getpid(), None
-            signal.signal(signal.SIGTERM, self)
+            self._signals = [one for one in end_signals() if signal.getsignal(one) in (signal.SIG_DFL, self)]
+            for number in self._signals:
+                signal.signal(number, self)
         self._uses += 1
         try:
             yield
         finally:
             self._uses -= 1
             if not self._uses:
-                if self._received is None and signal.getsignal(signal.SIGTERM) is self:
-                    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                for number in self._signals:
+                    if self._received is None and signal.getsignal(number) is self:
+                        signal.signal(number, signal.SIG_DFL)
                 self._end()
 
     @contextmanager

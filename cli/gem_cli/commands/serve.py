@@ -19,7 +19,8 @@ _COMMON = (
 def serve(given: Given) -> None:
     """Run the parameter server until it is stopped or, with --exit-when-finished, until the run has finished.
 
-    On SIGTERM it writes a checkpoint, if it has a --data-dir, and exits with code 0.
+    On SIGTERM it writes a checkpoint, if it has a --data-dir, and exits with code 0; also when its terminal closes,
+    unless it was started by nohup.
 
     [bold]Examples[/bold]
 

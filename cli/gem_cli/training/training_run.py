@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from gem_server.waiting_notice import PREPARING_KERNELS
-from gem_worker.client.operating_system import KILL
+from gem_worker.client.operating_system import KILL, Terminals, end_signals
 
 from gem_cli import status_view
 from gem_cli.errors import USAGE, CommandError
@@ -84,15 +84,20 @@ class Outcome:
 
 
 class Interrupts:
-    """Counts SIGINT and SIGTERM while active."""
+    """Counts SIGINT, SIGTERM and the end of the terminal (SIGHUP) while active.
+
+    A process that ignores SIGHUP, as under nohup, goes on ignoring it. The kernel and the shell may both report the end
+    of a terminal, so it counts once, and only if nothing else has interrupted before.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self.first: signal.Signals | None = None
+        self._terminals = Terminals()
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "Interrupts":
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, *end_signals()):
             self._before[number] = signal.signal(number, self._count)
         return self
 
@@ -101,6 +106,10 @@ class Interrupts:
             signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal gave
 
     def _count(self, number: int, _frame: FrameType | None) -> None:
+        if number not in (signal.SIGINT, signal.SIGTERM):
+            self._terminals.replace_closed()
+            if self.count:
+                return
         self.count += 1
         self.first = self.first or signal.Signals(number)
 

@@ -1,4 +1,4 @@
-"""Defer Ctrl-C and SIGTERM inside gRPC.
+"""Defer Ctrl-C, SIGTERM and SIGHUP inside gRPC.
 
 A handler that raises inside gRPC can leave a lock held, which blocks the next call forever (grpcio 1.85.1). So another
 thread cancels the call, and the handler runs after gRPC returns.
@@ -12,9 +12,10 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
+from gem_worker.client.operating_system import end_signals
 from gem_worker.termination import termination
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, *end_signals())
 
 
 class _DeferredSignal:

@@ -21,6 +21,33 @@ _GET_SEALS, _SEAL_SHRINK = 1034, 0x2
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
+def end_signals() -> tuple[signal.Signals, ...]:
+    """Signals that ask this process to end: SIGTERM, and SIGHUP, unless the process ignores it as under nohup."""
+    if sys.platform == "win32" or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return (signal.SIGTERM,)
+    return signal.SIGTERM, signal.SIGHUP
+
+
+class Terminals:
+    """Which of the standard streams are terminals, and what becomes of them when their terminal closes.
+
+    A write to a closed terminal fails with EIO. It must not keep a process from ending cleanly, so `replace_closed`,
+    which a handler of SIGHUP calls, puts the null device in the place of the closed ones.
+    """
+
+    def __init__(self) -> None:
+        self._streams = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
+
+    def replace_closed(self) -> None:
+        """Replace what was a terminal and is none any more; safe in a signal handler."""
+        closed = [descriptor for descriptor in self._streams if not os.isatty(descriptor)]
+        if closed:
+            null = os.open(os.devnull, os.O_RDWR)
+            for descriptor in closed:
+                os.dup2(null, descriptor)
+            os.close(null)
+
+
 def usable_processors() -> int:
     """Count them."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
