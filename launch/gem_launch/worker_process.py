@@ -5,6 +5,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
+from gem_worker.exit_status import FAILED, status_of
 from gem_worker.termination import TerminatedError
 from gem_worker.warning_file import hand_over_warnings
 
@@ -29,13 +30,13 @@ def main() -> int:
             return 0
         text = "".join(traceback.format_exception(type(error), error, _of_the_function(error.__traceback__)))
         write_ending(ending, CallEnd(traceback=text))
-        return 1
+        return status_of(error)
     try:
         write_ending(ending, CallEnd(result))
     except Exception as error:
         text = f"its result cannot be returned: {error}; return numbers, arrays, tensors or plain objects"
         write_ending(ending, CallEnd(traceback=text))
-        return 1
+        return FAILED
     return 0
 
 

@@ -3,14 +3,18 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import gemps
 import psutil
 import pytest
+from gem_launch.functions import read_ending, write_call
+from gem_worker.client import AddressError
 
-from tests.cli.processes import children, program_in_terminal, wait_until_gone
+from tests.cli.processes import PATIENCE, children, program_in_terminal, wait_until_gone
 from tests.docs.blocks import blocks_of
 from tests.launch.scripts import begun, run, script
 from tests.waiting import eventually
@@ -106,6 +110,21 @@ except gemps.LaunchError as error:
     assert re.search(r"LaunchError: 1 of 3 workers failed\nrank 1 \(worker-\d\): \nTraceback", done.stderr)
     assert '    raise ValueError("no more data")\nValueError: no more data' in done.stderr
     assert "gem_launch/functions.py" not in done.stderr
+
+
+@pytest.mark.parametrize(("error", "code"), [(AddressError("no address"), 2), (ValueError("no data"), 1)])
+def test_the_process_of_a_worker_that_is_refused_for_good_ends_with_2(
+    error: Exception, code: int, tmp_path: Path
+) -> None:
+    def fail() -> None:
+        raise error
+
+    write_call(tmp_path / "call", fail, (), {})
+    command = [sys.executable, "-m", "gem_launch.worker_process", str(tmp_path / "call"), str(tmp_path / "ending")]
+    assert subprocess.run(command, timeout=PATIENCE).returncode == code
+    ending = read_ending(tmp_path / "ending")
+    assert ending is not None
+    assert ending.traceback.splitlines()[-1].endswith(str(error))
 
 
 @pytest.mark.long

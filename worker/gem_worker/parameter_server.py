@@ -45,6 +45,7 @@ from gem_worker.errors import (
     UnsupportedModelError,
     UnsupportedOptimizerError,
 )
+from gem_worker.exit_status import end_with_status
 from gem_worker.flat_model import FlatModel
 from gem_worker.followed_schedule import (
     FollowedSchedule,
@@ -132,6 +133,10 @@ class ParameterServer:
 
     **SIGTERM**, or the end of the terminal (SIGHUP), ends the block and the script with exit code 0, unless the script
     handles or ignores it.
+
+    **Exit status.** A refusal that is final (`ClientError.is_final`: another model, a token, a role) and that the
+    script does not catch ends it with exit status 2 after the traceback, so that no supervisor starts it again. For
+    this, `sys.excepthook` is wrapped, unless the session is interactive.
 
     **DataLoader workers** may be forked in the block, but must not use this object (docs/training-scripts.md).
 
@@ -224,6 +229,7 @@ class ParameterServer:
         self._schedulers = as_schedulers(scheduler)
         _check_optimizer(optimizer, every, self._schedulers)
         hand_over_warnings()
+        end_with_status()
         self._optimizer = None if optimizer is None else LocalOptimizer(optimizer, every, model)
         self.model = model
         client_settings = client_settings or ClientSettings.from_environment()

@@ -10,6 +10,7 @@ from gem_worker.client import ClientError, ClientSettings, Membership
 from gem_worker.client.engine import default_worker_name
 from gem_worker.devices import describe_device, device_for
 from gem_worker.errors import DivergedError, TaskError, UnsupportedModelError
+from gem_worker.exit_status import status_of
 from gem_worker.models import model_for_task
 from gem_worker.parameter_server import ParameterServer
 from gem_worker.progress import Progress
@@ -18,7 +19,7 @@ from gem_worker.settings import WorkerSettings
 from gem_worker.tasks import Task, TaskOptions, create_task, steps_per_epoch, training_batches
 from gem_worker.termination import TerminatedError
 
-FINISHED, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+FINISHED, INTERRUPTED = 0, 130
 
 
 def work(settings: WorkerSettings, client_settings: ClientSettings | None = None) -> int:
@@ -29,7 +30,7 @@ def work(settings: WorkerSettings, client_settings: ClientSettings | None = None
         _train(settings, client_settings, name, progress)
     except (ClientError, DivergedError, TaskError, UnsupportedModelError) as error:
         print(f"gemps work: {error}", file=sys.stderr, flush=True)
-        return MISUSED if isinstance(error, ClientError) and error.is_final else FAILED
+        return status_of(error)
     except KeyboardInterrupt:
         progress.summary("interrupted")
         return INTERRUPTED

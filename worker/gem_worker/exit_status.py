@@ -1,0 +1,39 @@
+"""The exit status of a script that ends by an error of its worker.
+
+Supervisors start a process again that has failed. `gemps train`, `gemps launch` (on Ray, Slurm and Spark), the systemd
+units and the Helm chart do not where it ends with FINAL: neither waiting nor starting that worker again would help. But
+Python ends with FAILED after any error that nothing catches. Only `sys.excepthook` can change that, so a script that
+makes a `ParameterServer` has it wrapped: the hook that was there before prints the traceback, and errors other than the
+final ones of gemps end the script as ever. In interactive sessions, and for errors that the script catches, nothing
+changes.
+"""
+
+import sys
+from types import TracebackType
+
+from gem_worker.client import ClientError
+
+FAILED, FINAL = 1, 2
+
+
+def status_of(error: BaseException) -> int:
+    """The exit status of a process that this error ends (docs/command-line.md)."""
+    return FINAL if isinstance(error, ClientError) and error.is_final else FAILED
+
+
+def end_with_status() -> None:
+    """Have the process end with the status of the error that nothing catches. Later calls do nothing."""
+    if hasattr(sys, "ps1") or isinstance(sys.excepthook, _Hook):
+        return
+    sys.excepthook = _Hook()
+
+
+class _Hook:
+    def __init__(self) -> None:
+        self._before = sys.excepthook
+
+    def __call__(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        self._before(kind, error, traceback)
+        status = status_of(error)
+        if status != FAILED:
+            raise SystemExit(status)
