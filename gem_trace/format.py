@@ -1,4 +1,4 @@
-"""Trace format: little-endian records.
+"""The format of traces, which are a sequence of little-endian records.
 
     record   header (magic, JSON size, payload size, CRC32C of both, CRC32C of this header), 24 bytes
              the event as JSON (UTF-8), space-padded to a multiple of 64 bytes
@@ -39,7 +39,7 @@ class DamageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Event; the next record begins at `end`."""
+    """An event with its payload. The next record begins at offset `end`."""
 
     offset: int
     end: int
@@ -48,7 +48,7 @@ class Record:
 
 
 def why_unreadable(started: Mapping[str, Any]) -> str:
-    """Why this version cannot compute again what follows this event `started`; empty if it can."""
+    """Say why this version cannot replay what follows this event `started`. Empty if it can."""
     if started["format"] != FORMAT:
         return f"its format is {started['format']}, this version of gemps reads {FORMAT}"
     if (kind := started.get("precondition", "none")) != "none":  # of development versions before 0.1.0
@@ -60,7 +60,7 @@ def why_unreadable(started: Mapping[str, Any]) -> str:
 
 
 def encode(event: dict[str, Any], payload: Sequence[memoryview] = ()) -> list[memoryview]:
-    """Record in pieces, without copying `payload` (contiguous bytes)."""
+    """Return a record in pieces. `payload` (contiguous bytes) is not copied."""
     document = json.dumps(event, separators=(",", ":")).encode()
     size = sum(piece.nbytes for piece in payload)
     packed = _HEADER.pack(MAGIC, len(document), size, crc32c_of(payload, crc32c(document)))
@@ -89,7 +89,7 @@ def read_records(data: memoryview, *, check: bool = True) -> Iterator[Record]:
 
 
 def digest(parameters: NDArray[np.float32], buffers: bytes) -> str:
-    """Hexadecimal SHA-256 of parameters and BUFFERs."""
+    """Return the hexadecimal SHA-256 of parameters and BUFFERs."""
     found = hashlib.sha256(parameters.data.cast("B") if parameters.size else b"")
     found.update(buffers)
     return found.hexdigest()
@@ -112,7 +112,7 @@ def _record_at(data: memoryview, at: int, *, check: bool) -> Record | None:
 
 
 def _sizes_at(data: memoryview, at: int) -> tuple[int, int, int] | None:
-    """(JSON size, payload size, checksum) or None."""
+    """Return JSON size, payload size and checksum from the header at `at`. None if the header is not valid."""
     if at + HEADER_BYTES > data.nbytes:
         return None
     magic, document, payload, crc = _HEADER.unpack_from(data, at)

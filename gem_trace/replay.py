@@ -1,4 +1,4 @@
-"""Replays a trace; compares statistics and parameters."""
+"""Replays a trace, and compares statistics and parameters with the recorded ones."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from gem_core.aligned import aligned_copy
 from gem_trace.files import map_file
 from gem_trace.format import FORMAT, DamageError, Record, digest, read_records, why_unreadable
 
-# Summation order depends on the processor.
+# Norms may differ by this factor, because the order of summation depends on the processor.
 STATISTICS_TOLERANCE = 1e-9
 
 
@@ -28,13 +28,13 @@ class Replayed:
     """A replay's result.
 
     Attributes:
-        clock: counted commits plus 1.
+        clock: the final clock, which is 1 plus the number of commits that count.
         parameters: theta, float32, shape (layout.parameter_count,).
-        resets: workers with new state.
-        lost: applied commits, lost in a restart.
-        missing: counted commits not in the trace.
-        compared_starts: restarts whose parameters matched.
-        torn_at: offset of an incomplete last record.
+        resets: how often a worker's state was created anew.
+        lost: commits that were applied, and then lost in a restart.
+        missing: commits that count, and are not in the trace.
+        compared_starts: restarts whose recovered parameters were equal to those of the replay.
+        torn_at: offset of an incomplete last record. None if there is none.
     """
 
     layout: Layout
@@ -58,7 +58,7 @@ class Replayed:
 def replay(
     path: Path, *, against: tuple[int, str] | None = None, on_commit: Callable[[int], None] = lambda clock: None
 ) -> Replayed:
-    """Replay. `against`: a clock and its expected `digest`.
+    """Replay a trace. `against` is a clock, and the digest that is expected at it.
 
     Raises:
         ReplayError: the file is unusable, or the replay differs.
@@ -96,7 +96,10 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Plan:
-    """`origins[k]`: piece that piece k continues; `asked`: piece with the requested clock."""
+    """Which pieces of the trace to replay.
+
+    `origins[k]` is the piece that piece k continues, and `asked` is the piece that has the requested clock.
+    """
 
     pieces: list[_Piece] = field(default_factory=list)
     origins: list[int | None] = field(default_factory=list)
@@ -136,7 +139,7 @@ def _plan(records: Iterator[Record], asked: int | None) -> _Plan:
 
 @dataclass(slots=True)
 class _Session:
-    """`clock`: of the snapshot."""
+    """A worker's session. `clock` is that of its snapshot."""
 
     worker: str
     state: RuleState | None = None

@@ -1,4 +1,4 @@
-"""Command errors and exit codes."""
+"""The errors of commands, and their exit codes."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ INTERRUPTED = 130  # 128 + SIGINT
 
 
 class CommandError(Exception):
-    """Ends a command: `main` prints it and exits with `code`."""
+    """An error that ends a command. `main` prints its text, and exits with `code`."""
 
     def __init__(self, message: str, code: int = FAILED) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ def refused(error: Exception) -> CommandError:
 
 
 def last_lines(log: Path, count: int = 12, *, start: int = 0) -> list[str]:
-    """The log's last lines, of those that begin after `start` bytes."""
+    """Return the last `count` lines of a log. Lines that begin in its first `start` bytes do not count."""
     try:
         text = log.read_bytes()[start:].decode(errors="replace")
     except FileNotFoundError:

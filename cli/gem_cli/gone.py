@@ -1,8 +1,8 @@
-"""What this release removed, and what to use instead. It is said for one release; then these tables go.
+"""Says what this release removed, and what to use instead. The next release deletes these tables.
 
-A removed option, key, variable or command ends `gemps` with exit code USAGE and one line, which begins with the thing
-and ends with the text from a table below. `ExplainingCommand` and `ExplainingGroup` look at the command line, and
-`options.Given` at the TOML file and the environment.
+A removed option, key, variable or command ends `gemps` with exit code USAGE and one line, which begins with its name
+and ends with a text from a table below. `ExplainingCommand` and `ExplainingGroup` check the command line, and
+`options.Given` checks the TOML file and the environment.
 """
 
 import os
@@ -21,7 +21,7 @@ from gem_cli.setting_keys import fields, variable
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A setting that is gone as a flag, as a key of the TOML file and as an environment variable."""
+    """A setting that was removed as a flag, as a key of the TOML file and as an environment variable."""
 
     instead: str
     """What to use instead; it completes the line "--name is gone: ..."."""
@@ -91,7 +91,7 @@ SETTINGS: dict[str, Gone] = {
     ),
 }
 
-# Flags that other tools have, and people try here.
+# Flags that other tools have, and that people therefore try here.
 _IN_THE_SCRIPT = (
     "hand the script's optimizer to ParameterServer(optimizer=...), which keeps its learning rate; a built-in task, "
     "or a script without an optimizer, takes --eta"
@@ -103,7 +103,7 @@ OF_OTHERS: dict[str, str] = {
     "--optim": _IN_THE_SCRIPT,
 }
 
-# Commands, without "gemps".
+# Removed commands, without "gemps".
 COMMANDS: dict[str, str] = {
     "sample": 'gemps evaluate MODEL_FILE --sample 500 --prompt "..." writes text',
     "version": "gemps doctor prints the versions first, and gemps --version that of gemps",
@@ -115,10 +115,10 @@ COMMANDS: dict[str, str] = {
 
 
 class ExplainingCommand(TyperCommand):
-    """A command that says of a removed flag what to use instead."""
+    """A command that explains what to use instead of a removed flag."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments. Raises CommandError for a flag that is gone."""
+        """Parse the arguments. Raises CommandError for a removed flag."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -129,10 +129,10 @@ class ExplainingCommand(TyperCommand):
 
 
 class ExplainingGroup(TyperGroup):
-    """A group of commands that says of a removed command what to use instead."""
+    """A group of commands that explains what to use instead of a removed command."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command. Raises CommandError for a command that is gone."""
+        """Find the command. Raises CommandError for a removed command."""
         if args and args[0] in COMMANDS and not ctx.resilient_parsing:
             raise _error(f"gemps {args[0]}", COMMANDS[args[0]])
         return super().resolve_command(ctx, args)
@@ -177,7 +177,7 @@ def refuse_variables(settings: type[BaseSettings]) -> None:
 
 
 def variables() -> set[str]:
-    """The environment variables that are gone."""
+    """Return the environment variables that were removed."""
     return {variable(one, name) for name, gone in SETTINGS.items() for one in gone.settings}
 
 

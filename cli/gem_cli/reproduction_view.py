@@ -1,4 +1,4 @@
-"""Progress of `gemps reproduce`."""
+"""Shows the progress of `gemps reproduce`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class View(ABC):
-    """Shows finished runs. Single-threaded."""
+    """The interface of displays of finished runs. Not thread-safe."""
 
     def __enter__(self) -> "View":
         return self
@@ -28,11 +28,11 @@ class View(ABC):
 
     @abstractmethod
     def done(self, run: "Run", outcome: "Outcome", new: bool) -> None:
-        """Show it."""
+        """Show that a run has finished."""
 
 
 class BarView(View):
-    """Progress bar."""
+    """A display with a progress bar."""
 
     def __init__(self, runs: Sequence["Run"], console: Console) -> None:
         self._progress = Progress(
@@ -69,7 +69,7 @@ class BarView(View):
 
 
 class PlainView(View):
-    """Plain lines."""
+    """A display of plain lines."""
 
     def __init__(self, runs: Sequence["Run"]) -> None:
         self._total = len(runs)
@@ -90,7 +90,7 @@ class PlainView(View):
 
 
 def choose_view(runs: Sequence["Run"]) -> View:
-    """Choose a view by stdout."""
+    """Choose the display: a bar if standard output is a terminal, otherwise lines."""
     console = Console()
     return BarView(runs, console) if console.is_terminal and not console.is_dumb_terminal else PlainView(runs)
 

@@ -1,4 +1,4 @@
-"""Formats a `gemps.v1.RunStatus`, as a dict."""
+"""Formats a `gemps.v1.RunStatus`, given as a dict, as text and tables."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,12 +22,12 @@ _LARGE = 1e9
 
 
 def state(status: Status, field: str = "run_state") -> str:
-    """`TRAINING` for RUN_STATE_TRAINING or WORKER_STATE_TRAINING."""
+    """Return a state without its prefix, such as `TRAINING` for RUN_STATE_TRAINING or WORKER_STATE_TRAINING."""
     return str(status.get(field, "")).rpartition("STATE_")[2] or "UNKNOWN"
 
 
 def clock(status: Status) -> int:
-    """Clock, or 0."""
+    """Return the clock, or 0 if there are no parameters."""
     return int(status.get("version", {}).get("clock", 0))
 
 
@@ -50,7 +50,7 @@ def missing_workers(status: Status) -> int:
 
 
 def describe_waiting(status: Status) -> str:
-    """What a run that has not made its first commit here waits for, in words; empty if it trains or is finished."""
+    """Say what a run without a commit in this process waits for. Empty if it trains or is finished."""
     live = live_workers(status)
     if state(status) == "WAITING":
         missing = missing_workers(status)
@@ -63,7 +63,7 @@ def describe_waiting(status: Status) -> str:
 
 
 def workers_in_words(count: int) -> str:
-    """`1 worker`, `3 workers`."""
+    """Return a number of workers in words: `1 worker`, `3 workers`."""
     return f"{count} worker{'s' if count != 1 else ''}"
 
 
@@ -72,12 +72,12 @@ def _joined(count: int) -> str:
 
 
 def condition(worker: Status) -> str:
-    """`WELL` or one of TROUBLE."""
+    """Return the worker's condition, which is `WELL` or one of TROUBLE."""
     return str(worker.get("condition", "")).rpartition("CONDITION_")[2] or "WELL"
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """Format shortly: `0.123`, `12.3`, `1234`, `1.2e+09`; `-` for None."""
+    """Format a number briefly: `0.123`, `12.3`, `1234`, `1.2e+09`; `-` for None."""
     if value is None:
         return "-"
     value = float(value)  # may be text
@@ -89,14 +89,14 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def figures(status: Status) -> dict[str, float | None]:
-    """Figures of the newest commit of each live worker (of all workers, once none is live)."""
+    """Return the means over the newest commits of the live workers, or of all workers if none is live."""
     names = {"loss": "loss", "staleness": "staleness_mean", "mean_pi": "mean_pi", "blocked": "blocked_fraction"}
     names |= {"clamped": "clamped_fraction"}
     return {name: status.get(field) for name, field in names.items()}
 
 
 def run_means(status: Status) -> dict[str, float | None]:
-    """Means over all commits of the run, by the same names as `figures`; None: unknown."""
+    """Return the means over all commits of the run, with the names of `figures`. None if they are unknown."""
     means = status.get("means") or {}
     names = {"staleness": "staleness_mean", "mean_pi": "mean_pi", "blocked": "blocked_fraction"}
     names |= {"clamped": "clamped_fraction"}
@@ -104,13 +104,13 @@ def run_means(status: Status) -> dict[str, float | None]:
 
 
 def mean_rate(status: Status) -> float | None:
-    """Commits a second of this server process, over all its time of training; None: it has not trained."""
+    """Return the commits a second of this server process over all its training time. None if it has not trained."""
     seconds = float(status.get("run_seconds", 0))
     return int(status.get("commits_of_process", status.get("commits", 0))) / seconds if seconds else None
 
 
 def speed(status: Status) -> str:
-    """Updates a second in words: over the last ten seconds, of a finished run in the mean."""
+    """Return the updates a second in words, over the last ten seconds or, if the run is finished, in the mean."""
     if state(status) != "FINISHED":
         return f"{number(status.get('commits_per_second'))} updates/s"
     is_resumed = status.get("commits_of_process", status.get("commits", 0)) < status.get("commits", 0)
@@ -118,7 +118,7 @@ def speed(status: Status) -> str:
 
 
 def plain_line(status: Status) -> str:
-    """The run in one line: while it trains its newest figures, of a finished run its means."""
+    """Describe the run in one line: by its newest figures while it trains, and by its means when it is finished."""
     if waiting := describe_waiting(status):
         return f"{waiting}, version {clock(status)}"
     is_over = state(status) == "FINISHED"
@@ -149,7 +149,7 @@ def plain_line(status: Status) -> str:
 
 
 def plain_report(status: Status) -> str:
-    """The run in plain lines."""
+    """Describe the run in plain lines."""
     lines = [plain_line(status), *(f"{name}: {value}" for name, value in facts(status))]
     for row in (*map(shard_cells, shards(status)), *map(_cells, status.get("workers", ()))):
         (kind, name), *cells = row.items()
@@ -160,13 +160,13 @@ def plain_report(status: Status) -> str:
 
 
 def shards(status: Status) -> Sequence[Status]:
-    """The servers, if several hold the model."""
+    """Return the servers' statuses if several hold the model, otherwise nothing."""
     servers: Sequence[Status] = status.get("shards", {}).get("servers", ())
     return servers
 
 
 def shard_cells(shard: Status) -> dict[str, str]:
-    """Cells of its row, by heading."""
+    """Return the cells of a server's row by their headings."""
     return {
         "shard": str(shard["index"]),
         "state": "ready" if shard["ready"] else "starting" if shard["address"] else "lost",
@@ -178,19 +178,19 @@ def shard_cells(shard: Status) -> dict[str, str]:
 
 
 def held_out_loss(status: Status) -> list[str]:
-    """Newest evaluation's loss; for a text with bits a character."""
+    """Return the loss of the newest evaluation, for a text with its bits a character."""
     seen = status.get("last_evaluation")
     return [number(seen["loss"]) + bits(seen)] if seen else []
 
 
 def bits(evaluation: Mapping[str, Any]) -> str:
-    """As `, 3.03 bits a character`, or empty."""
+    """Return a text such as `, 3.03 bits a character`, or an empty one."""
     found = evaluation.get("bits_per_character")
     return "" if found is None else f", {number(found)} bits a character"
 
 
 def describe_evaluation(evaluation: Mapping[str, Any]) -> str:
-    """An evaluation in words."""
+    """Describe an evaluation in words."""
     in_bits, loss = evaluation.get("bits_per_character"), evaluation["loss"]
     loss = f"{loss:.4f}" if abs(loss) < _LARGE else number(loss)
     of_text = "" if in_bits is None else f" nats, {in_bits:.4f} bits a character,"
@@ -198,7 +198,7 @@ def describe_evaluation(evaluation: Mapping[str, Any]) -> str:
 
 
 def report(status: Status, *, width: int) -> RenderableType:
-    """The run in tables that are at most `width` columns wide."""
+    """Describe the run in tables that are at most `width` columns wide."""
     grid = Table.grid(padding=(0, 2))
     for name, value in facts(status):
         grid.add_row(Text(name, "dim"), Text(value))
@@ -207,7 +207,7 @@ def report(status: Status, *, width: int) -> RenderableType:
 
 
 def summary_panel(status: Status, body: RenderableType) -> Panel:
-    """`body` in a panel."""
+    """Put `body` into a panel whose title describes the run."""
     run_state = state(status)
     rule = status.get("settings", {}).get("rule") or "gemps"
     title = (
@@ -218,7 +218,7 @@ def summary_panel(status: Status, body: RenderableType) -> Panel:
 
 
 def run_figures(status: Status) -> Table:
-    """Training figures: while the run trains of the newest commits, of a finished run its means."""
+    """Return a table of training figures: of the newest commits while the run trains, then the means."""
     grid = Table.grid(padding=(0, 3))
     held_out = held_out_loss(status)
     of_evaluation = ("held out",) if held_out else ()
@@ -245,7 +245,7 @@ def run_figures(status: Status) -> Table:
 
 
 def shard_table(status: Status) -> Table:
-    """A row for each of several servers."""
+    """Return a table with a row for each of several servers."""
     found = [shard_cells(one) for one in shards(status)]
     table = Table(box=None, padding=(0, 1), header_style="dim")
     for name in found[0]:
@@ -258,12 +258,12 @@ def shard_table(status: Status) -> Table:
 
 _TRANSPORTS = {"GRPC": "gRPC", "LANE": "lane", "SHARED_MEMORY": "shared-memory"}
 _LEFT = ("worker", "state", "device", "host", "exchange")
-# From these columns of the terminal.
+# Further columns of the table, by the width of the terminal that they need.
 _WIDTHS = dict.fromkeys(("rank", "device", "exchange", "wait ms"), 120) | {"local steps": 160, "host": 160}
 
 
 def worker_table(status: Status, *, width: int, rows: int | None = None) -> Table:
-    """At most `rows` rows, by rank."""
+    """Return a table with a row for each worker by rank, with at most `rows` rows."""
     workers = sorted(status.get("workers", ()), key=lambda worker: worker.get("rank", 0))
     shown = workers if rows is None or len(workers) <= rows else workers[: rows - 1]
     headings = [name for name in _cells({}) if width >= _WIDTHS.get(name, 0)]
@@ -287,7 +287,7 @@ OF_WORKERS = (
 
 
 def recent(worker: Status, field: str) -> Any:
-    """A worker's mean over its last 20 commits or so; without telemetry the figure of its last commit."""
+    """Return a worker's mean over about its last 20 commits, or without telemetry the figure of its last commit."""
     return worker.get(f"recent_{field}", worker.get("statistics", {}).get(field))
 
 
@@ -318,13 +318,13 @@ def _worker_state(worker: Status) -> str:
 
 
 def host(worker: Status) -> str:
-    """Host and engine of the worker."""
+    """Return the worker's host and what started it."""
     name, engine = (printable(worker.get(field, "")) for field in ("host_name", "engine"))
     return f"{name} ({engine})" if engine else name or "-"
 
 
 def exchange(worker: Status) -> str:
-    """Transport of the last commit; "network" before it."""
+    """Return the transport of the worker's last commit, or "network" before the first."""
     transport = str(worker.get("transport", "")).rpartition("KIND_")[2]
     if transport in _TRANSPORTS:
         return _TRANSPORTS[transport]
@@ -334,7 +334,7 @@ def exchange(worker: Status) -> str:
 
 
 def wire_types(worker: Status) -> str:
-    """`sparse deltas and int4 parameters`; empty if unknown."""
+    """Describe the wire types, such as `sparse deltas and int4 parameters`. Empty if they are unknown."""
     names = [str(worker.get(f"{tensors}_wire_type", "")) for tensors in ("delta", "parameter")]
     if not all(names) or "WIRE_TYPE_UNSPECIFIED" in names:
         return ""
@@ -343,18 +343,18 @@ def wire_types(worker: Status) -> str:
 
 
 def wire_type_counts(workers: Iterable[Status]) -> dict[str, int]:
-    """How many workers have which wire types."""
+    """Describe how many workers use which wire types."""
     return dict(sorted(Counter(filter(None, map(wire_types, workers))).items()))
 
 
 def printable(text: str, limit: int = 24) -> str:
-    """A peer's text in at most `limit` characters, with escapes for characters that people would not see."""
+    """Return at most `limit` characters of a peer's text, with escapes for characters that people would not see."""
     shown = escape_invisible(text)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
 def rule_name(settings: Mapping[str, Any]) -> str:
-    """Rule with direction, or by whose optimizer; empty if unknown."""
+    """Return the rule's name with its direction, or with the optimizer that it follows. Empty if it is unknown."""
     rule = str(settings.get("rule") or "")
     if recipe := settings.get("recipe"):
         return f"{rule} by {printable(str(recipe.get('optimizer')))}"
@@ -362,19 +362,19 @@ def rule_name(settings: Mapping[str, Any]) -> str:
 
 
 def rule_line(status: Status) -> str:
-    """What the run does with commits, and who decided it, in one line; "-" if unknown."""
+    """Describe in one line what the run does with commits, and who decided it. "-" if this is unknown."""
     told = printable(str(status.get("rule", "")), 500)  # absent of older servers
     return told.removeprefix("rule ") or rule_name(status.get("settings", {})) or "-"
 
 
 def is_eta_open(status: Status) -> bool:
-    """Whether the server has no learning rate: the first worker decides it, or each worker's optimizer has its own."""
+    """Whether the server has no learning rate: the first worker will decide it, or workers' optimizers have theirs."""
     settings = status.get("settings", {})
     return "rule" in settings and not settings.get("eta")
 
 
 def eta_in_words(status: Status) -> str:
-    """The learning rate of the next commit, or who decides it."""
+    """Return the learning rate of the next commit, or say who decides it."""
     settings = status.get("settings", {})
     if recipe := settings.get("recipe"):
         return f"{number(settings.get('eta'))} of {printable(str(recipe.get('optimizer')))}, and its schedule"
@@ -384,7 +384,7 @@ def eta_in_words(status: Status) -> str:
 
 
 def facts(status: Status) -> list[tuple[str, str]]:
-    """Further (name, value) facts."""
+    """Return further facts about the run as pairs of a name and a value."""
     return [
         *_facts_of_settings(status),
         *_facts_of_server(status),
@@ -459,10 +459,10 @@ def _commits(status: Status) -> str:
 
 
 def percent(fraction: Any) -> str:
-    """`12.5 %` or `-`."""
+    """Format a fraction such as `12.5 %`, or `-`."""
     return "-" if fraction is None else f"{100 * float(fraction):.1f} %"
 
 
 def mib(memory: Status, field: str) -> str:
-    """Field in MiB."""
+    """Return a field of the memory statistics in MiB."""
     return f"{number(memory.get(field, 0) / 2**20)} MiB"

@@ -1,4 +1,4 @@
-"""`launch`."""
+"""The function `gemps.launch`."""
 
 import os
 import signal
@@ -30,11 +30,11 @@ READ_BYTES = 1 << 20  # of a worker's output at a time
 
 
 class LaunchError(RuntimeError):
-    """Workers failed.
+    """Some workers have failed.
 
     Attributes:
-        results: by rank; None for failed workers, and after SIGTERM.
-        failures: by rank.
+        results: the results by rank. None for workers that failed, and after SIGTERM.
+        failures: the failures by rank.
     """
 
     def __init__(self, message: str, results: list[Any], failures: dict[int, str]) -> None:
@@ -53,29 +53,31 @@ def launch(
     shards: int = 1,
     **settings: Any,
 ) -> list[Any]:
-    """Run `function(*args, **kwargs)` in workers of one run; return the results by rank.
+    """Run `function(*args, **kwargs)` in the workers of a run, and return their results by rank.
 
         gemps.launch(train, workers=4, steps=200, eta=0.05)
 
-    `ParameterServer(model=model)` needs no address. What the function refers to is copied. Processes have one CPU
-    thread, and `gemps train`'s environment. A failed one stops no other; Ctrl-C stops all. One whose process is killed,
-    as by a lack of memory, calls the function again in a new process, three times in a row at most.
+    In the function, `ParameterServer(model=model)` needs no address. The function and what it refers to are copied into
+    the processes, which have one CPU thread each, and the environment of `gemps train`. A worker that fails does not
+    stop the others; Ctrl-C stops all. If a process is killed, for example because memory is short, a new process calls
+    the function again, at most three times in a row.
 
-    Where stdout is no terminal, phases of the start that take longer than a second are reported on stderr.
+    If standard output is no terminal, phases of the start that take longer than a second are reported on standard
+    error.
 
     Args:
-        function: or any callable.
-        workers: processes.
-        args: positional.
-        kwargs: by keyword.
-        server: address or `RunningServer`; default: `serve(**settings)`.
-        shards: servers.
-        settings: `min_workers` is `workers` by default.
+        function: any callable.
+        workers: number of worker processes.
+        args: positional arguments of the function.
+        kwargs: keyword arguments of the function.
+        server: the address of a server, or a `RunningServer`. Default: `serve(**settings)` starts one.
+        shards: number of servers that hold the model.
+        settings: settings of the server. `min_workers` is `workers` by default.
 
     Raises:
-        LaunchError: after the others' end.
+        LaunchError: at least one worker failed. It is raised when all have ended.
         ServerProcessError: the server failed.
-        TypeError: unknown settings, or the function cannot be copied.
+        TypeError: a setting does not exist, or the function cannot be copied.
     """
     if not callable(function) or isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise TypeError("launch(function, workers=N): give a function and a number of workers from 1")
@@ -205,7 +207,7 @@ class _Workers:
                 self._handle_end(index, reporter, follower)
 
     def _handle_end(self, index: int, reporter: Reporter, follower: Follower) -> None:
-        """Report how a worker ended, tell the server, and have one that was killed started again."""
+        """Report how a worker ended, tell the server, and restart the worker if it was killed."""
         child = self._processes.children[index]
         code = child.exit_code or 0
         if code:

@@ -1,7 +1,7 @@
-"""Encode and parse messages with a chunk without the copies of generated code.
+"""Encodes and parses messages that have a chunk, without the copies that generated code makes.
 
-A chunk is the field `chunk` (bytes) of a message. Encoders here put it last. Other code may put fields behind it, and
-parsers here take both. Callers check sizes and checksums of chunks.
+A chunk is the field `chunk` (bytes) of a message. The encoders of this module put it last. Other code may put fields
+after it, and the parsers of this module accept both. Callers check the sizes and checksums of chunks.
 """
 
 import functools
@@ -27,7 +27,7 @@ _MAX_TAIL_BYTES = 1 << 10
 
 
 class FramingError(ValueError):
-    """The bytes are no protobuf message of the expected shape. Not retryable."""
+    """The bytes are no protobuf message of the expected form. Sending them again does not help."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"not a message of this contract ({problem}): use code generated from the protos")
@@ -35,14 +35,14 @@ class FramingError(ValueError):
 
 @functools.lru_cache(maxsize=64)
 def chunk_head(field: int, size: int) -> bytes:
-    """The bytes before the data of a chunk that ends its message."""
+    """Return the bytes before the data of a chunk that ends its message."""
     head = bytearray((field << 3 | _LENGTH_DELIMITED,))
     _put_varint(head, size)
     return bytes(head)
 
 
 class HasFooter(Protocol):
-    """Message that can begin and end a payload."""
+    """A message that can begin and end a payload."""
 
     footer: transfer_pb2.Footer
 
@@ -54,7 +54,7 @@ WithFooter = TypeVar("WithFooter", bound=HasFooter)
 
 
 class Chunks(Protocol):
-    """A payload's chunks, with the CRC32C so far."""
+    """A payload's chunks, with the CRC32C of those that were taken."""
 
     crc32c: int
 
@@ -70,8 +70,9 @@ def payload_messages(
 ) -> Iterator[tuple[bytes, memoryview, bool]]:
     """Yield (bytes before the chunk's data, data, is_last) for each message of a payload.
 
-    Each is valid until the next one is requested. `byte_count`: of all these chunks. `first`: the first message's other
-    fields; the last one gets the footer, and is passed to `before_last` for further fields.
+    Each is valid until the next one is requested. `byte_count` is the size of all these chunks together. `first` has
+    the other fields of the first message. The last message gets the footer, and `before_last` may add further fields
+    to it.
     """
     message: WithFooter | None = first
     left = byte_count
@@ -100,15 +101,15 @@ def _put_footer(footer: transfer_pb2.Footer, crc32c: int) -> None:
 def split_message(
     kind: type[AnyMessage], message: Buffer, field: int, limit: int = FIELDS_BYTES, *, expected: int = 0
 ) -> tuple[AnyMessage, Buffer | None]:
-    """The parsed fields (maybe with the chunk), and the chunk's data or None.
+    """Parse a message. Returns its fields, which may include the chunk, and the chunk's data or None.
 
-    Does not copy a chunk of `expected` bytes that ends the message. Raises FramingError as `split_chunk`, or if other
-    fields exceed `limit`.
+    A chunk of `expected` bytes at the end of the message is not copied. Raises FramingError as `split_chunk`, or if the
+    other fields have more than `limit` bytes.
     """
     if expected and (found := _split_expected(kind, message, field, expected, limit)) is not None:
         return found
     if len(message) <= FIRST_MESSAGE_BYTES:
-        # Eight times faster than `split_chunk`, which judges unusual encodings (the size differs).
+        # This is eight times faster than `split_chunk`, which handles all other encodings (their size differs).
         try:
             parsed = kind.FromString(bytes(message))
         except DecodeError:
@@ -124,7 +125,7 @@ def split_message(
 def _split_expected(
     kind: type[AnyMessage], message: Buffer, field: int, size: int, limit: int
 ) -> tuple[AnyMessage, Buffer] | None:
-    """None unless the message ends with such a chunk."""
+    """Do the same for a message that ends with a chunk of `size` bytes. Returns None for any other message."""
     head = chunk_head(field, size)
     data = len(message) - size
     start = data - len(head)
@@ -148,13 +149,13 @@ def parse_fields(kind: type[AnyMessage], fields: bytes, limit: int = FIELDS_BYTE
 
 
 def split_chunk(message: Buffer, field: int) -> tuple[bytes, memoryview | None]:
-    """Serialised other fields, and a view of the chunk's data or None. Raises as `split_field` does."""
+    """Return the other fields, serialised, and a view of the chunk's data or None. Raises as `split_field`."""
     rest, chunk = split_field(message, field)
     return rest, chunk or None
 
 
 def split_field(message: Buffer, field: int) -> tuple[bytes, memoryview | None]:
-    """Serialised other fields and a view of `field` (bytes or a submessage) or None.
+    """Return the other fields, serialised, and a view of `field` (bytes or a submessage) or None.
 
     Raises FramingError for malformed bytes, a repeated `field` or more than FIELDS fields.
     """
@@ -182,7 +183,7 @@ def split_field(message: Buffer, field: int) -> tuple[bytes, memoryview | None]:
 
 
 class MessageHead(NamedTuple):
-    """Where a chunk's data lies in a message: `count` bytes from `start` on. `fields`: serialised ones before it."""
+    """Where a chunk's data is in a message: `count` bytes from `start` on. `fields` are those before it, serialised."""
 
     fields: bytes
     start: int
@@ -212,7 +213,7 @@ def message_head(begin: memoryview, size: int, field: int) -> MessageHead:
 
 
 def tail_space(size: int) -> memoryview:
-    """Memory for the fields behind a chunk. Raises FramingError if they are larger than this contract's are."""
+    """Return memory for the fields after a chunk. Raises FramingError if `size` is more than they can have."""
     if size > _MAX_TAIL_BYTES:
         raise FramingError(f"{size} bytes behind the chunk, more than {_MAX_TAIL_BYTES}")
     return memoryview(bytearray(size))

@@ -1,10 +1,11 @@
-"""Lane protocol (lane.proto) without I/O.
+"""The lane's protocol (lane.proto) without I/O.
 
-Put received bytes into `space`, call `next_frame()` with their number, and then without one while it `has_more`. A
-MESSAGE larger than the buffer is returned once its beginning is there; its reader takes the `missing` bytes from the
-socket, and counts them down.
-Whenever a MESSAGE passes the turn, call `enter`. A worker's MESSAGE in REPLYING is not returned before that: the lane
-`is_blocked` meanwhile, and nothing should be read.
+Write received bytes into `space`, and call `next_frame()` with their number, and then without one while it `has_more`.
+A MESSAGE that is larger than the buffer is returned once its beginning is there. Its reader then reads the `missing`
+bytes from the socket, and counts them down.
+
+Whenever a MESSAGE passes the turn, call `enter`. A worker's MESSAGE in REPLYING is not returned before this call. Until
+then the lane `is_blocked`, and nothing should be read.
 """
 
 import struct
@@ -22,7 +23,7 @@ _HEADER = struct.Struct("<IB")
 
 
 class Kind(IntEnum):
-    """Frame kind."""
+    """A kind of frames."""
 
     HELLO = 1
     WELCOME = 2
@@ -34,7 +35,7 @@ class Kind(IntEnum):
 
 
 class State(IntEnum):
-    """Connection state."""
+    """A state of the connection."""
 
     HELLO = 0
     IDLE = 1
@@ -44,14 +45,14 @@ class State(IntEnum):
 
 
 class Side(Enum):
-    """End of the connection."""
+    """An end of the connection."""
 
     WORKER = "worker"
     SERVER = "server"
 
 
 class Rule(NamedTuple):
-    """Legal frame."""
+    """A frame that is legal in a state."""
 
     after: State
     least: int = 0
@@ -62,7 +63,7 @@ Table = Mapping[State, Mapping[int, Rule]]
 
 _CANCEL = Rule(State.CLOSED)
 _END = Rule(State.CLOSED, 0, END_BYTES)
-# A worker goes on early. The server reads it in the state that follows, by the rules of that one.
+# A worker may send its next MESSAGE early. The server reads it in the state that follows, by that state's rules.
 _BLOCKED = Rule(State.REPLYING, 1, MESSAGE_BYTES)
 FROM_WORKER: Table = MappingProxyType(
     {
@@ -90,34 +91,34 @@ FROM_SERVER: Table = MappingProxyType(
         State.CLOSED: {},
     }
 )
-# States after proceed or a footer.
+# The states that follow a message with proceed, or one with a footer.
 TURNS: Mapping[State, frozenset[State]] = MappingProxyType(
     {
         State.REPLYING: frozenset({State.COMMITTING, State.IDLE}),
         State.COMMITTING: frozenset({State.REPLYING}),
     }
 )
-# Larger MESSAGEs need not fit the buffer; chunk data begins within HEAD_BYTES.
+# A MESSAGE larger than this need not fit into the buffer. The data of its chunk begins within HEAD_BYTES.
 BUFFERED_BYTES = 16 << 10
 HEAD_BYTES = 1 << 10
 
 
 class IllegalFrameError(Exception):
-    """Illegal frame; close the connection."""
+    """The peer sent an illegal frame, so the connection must be closed."""
 
 
 class LargeFirstMessageError(IllegalFrameError):
-    """The MESSAGE that begins a commit has more than its header and a small payload."""
+    """The MESSAGE that begins a commit is larger than a header with a small payload can be."""
 
 
 class LargeFrameError(IllegalFrameError):
-    """A frame that is longer than any message; gRPC refuses such a message itself."""
+    """A frame is longer than any message may be. On the other port gRPC itself refuses such a message."""
 
 
 class Frame(NamedTuple):
-    """Frame; `body` is only the beginning of a large MESSAGE.
+    """A frame. Of a large MESSAGE, `body` is only the beginning.
 
-    It is valid until the next `next_frame()`; of the MESSAGE that begins a commit until the next `enter`.
+    It is valid until the next `next_frame()`, and the MESSAGE that begins a commit until the next `enter`.
     """
 
     kind: int
@@ -135,15 +136,15 @@ def _wrong_size(number: int, size: int, state: State) -> IllegalFrameError:
 
 
 class Lane:
-    """One end of a connection; the peer's first frame must fit into `buffer_bytes`.
+    """One end of a connection. The peer's first frame must fit into `buffer_bytes`.
 
     Attributes:
         space: memory for the peer's next bytes, unless it `has_more`.
         has_more: whether bytes are left for `next_frame()`, which comes before reading.
         is_blocked: whether what has come waits for the next `enter`.
-        missing: bytes of the large MESSAGE that was returned last which are to be read from the socket; its reader
-            counts them down. The buffer is empty while there are any.
-        state: what is legal now.
+        missing: number of bytes of the last large MESSAGE that are still to be read from the socket. Its reader counts
+            them down, and the buffer is empty meanwhile.
+        state: the present state, which determines the legal frames.
     """
 
     def __init__(self, side: Side, buffer_bytes: int) -> None:
@@ -154,7 +155,7 @@ class Lane:
         self._start = self._stop = 0
         self.space = self._buffer
         self.has_more = self.is_blocked = False
-        self._keeps = False  # the frame that begins a commit, whose data its reader may need until the turn passes
+        self._keeps = False  # the frame that begins a commit; its reader may need the data until the turn passes
         self.state = State.HELLO
 
     def grow(self, buffer_bytes: int) -> None:
@@ -166,7 +167,7 @@ class Lane:
         self.space = buffer[count:]
 
     def next_frame(self, received: int = 0) -> Frame | None:
-        """Count bytes received into `space`; return the next frame, or None if it is incomplete.
+        """Note that `received` bytes were written into `space`. Returns the next frame, or None if it is incomplete.
 
         Raises IllegalFrameError.
         """
@@ -181,7 +182,7 @@ class Lane:
         if rule is None:
             raise IllegalFrameError(f"a frame of kind {number} in state {self.state.name}")
         after, least, most = rule
-        if self.state is State.IDLE:  # a commit's first message must fit
+        if self.state is State.IDLE:  # a commit's first message must fit into the buffer
             most = min(most, len(self._buffer) - HEADER_BYTES)
         if not least <= size <= most:
             raise _wrong_size(number, size, self.state)
@@ -205,7 +206,7 @@ class Lane:
         return frame
 
     def _make_space(self) -> None:
-        """After the last byte that has come: begin at the buffer's front again, unless the frame there is in use."""
+        """After the last received byte, use the buffer from its front again, unless the frame there is in use."""
         if self._keeps:
             self.space = self._buffer[self._stop :]
             self.is_blocked = not self.space
@@ -226,7 +227,7 @@ class Lane:
         self.space = self._buffer[self._stop :]
 
     def header(self, kind: Kind, size: int) -> bytes:
-        """The header of a frame sent now; advances the state."""
+        """Return the header of a frame that is sent now, and change the state."""
         rule = self._outgoing[self.state].get(kind)
         if rule is None:
             raise AssertionError(f"{kind.name} in state {self.state.name}")

@@ -1,6 +1,6 @@
 """The server's settings. Flag `--eta` = environment `GEMPS_ETA` = TOML key `eta`.
 
-What few people set is in tables (setting_tables.py), which have keys and variables, but no flags.
+Settings that are rarely changed are in tables (setting_tables.py). These have keys and variables, but no flags.
 """
 
 import re
@@ -35,14 +35,14 @@ from gem_core.shards import Shard
 from gem_server.setting_tables import LimitSettings, Seconds, TlsSettings
 from gem_server.state.schedule import EtaSchedule
 
-# Of sockaddr_un, without the terminating zero.
+# Longest path of a Unix socket: the size of sockaddr_un's field, without the terminating zero.
 MAX_SOCKET_PATH_BYTES = 107
 
 # Of --rule.
 DEFAULT_RULE = "auto"
 # The rule of --rule auto.
 _RULE_OF_AUTO = "gem"
-# What the optimizer of a worker's script decides under --rule auto. A server that is given one of these takes none.
+# Options that a script's optimizer determines under --rule auto. If one is given, the server accepts no recipe.
 _DECIDED_BY_RECIPES = (
     *("eta", "eta_schedule", "weight_decay", "clip_norm", "direction", "local_steps"),
     "rule_settings",
@@ -499,19 +499,19 @@ class ServerSettings(BaseSettings):
 
     @property
     def rule_name(self) -> str:
-        """The rule that the server runs: gem where the first worker decides the rest."""
+        """The name of the rule that the server runs. With --rule auto it is gem."""
         return _RULE_OF_AUTO if self.is_auto else self.rule
 
     @property
     def is_auto(self) -> bool:
-        """Whether the first worker decides about the rule."""
+        """Whether the first worker decides the rule's settings (--rule auto)."""
         return self.rule == AUTO
 
     @property
     def given_direction(self) -> Direction | None:
-        """The direction, unless the first worker decides it.
+        """The direction that the settings determine. None if the first worker decides it.
 
-        With `eta` alone it is the gradient: that is then the learning rate of gradients, which is far too large for the
+        If only `eta` is given, it is the gradient, because a usual learning rate of gradients is far too large for the
         steps of direction auto.
         """
         is_given = not self.is_auto or {"direction", "eta"} & self.model_fields_set
@@ -519,12 +519,12 @@ class ServerSettings(BaseSettings):
 
     @property
     def given_instead_of_recipes(self) -> list[str]:
-        """The options that were given, and leave no room for a worker's recipe: `--eta`, `--rule-settings`."""
+        """The options that were given, and exclude a worker's recipe: `--eta`, `--rule-settings`."""
         given = self.model_fields_set - (set() if self.rule_settings else {"rule_settings"})
         return [_flag(name) for name in _DECIDED_BY_RECIPES if name in given]
 
     def schedule_of(self, direction: str) -> EtaSchedule:
-        """`eta_schedule`, parsed, with `eta`; under --rule auto without --eta, with the default of this direction."""
+        """Return the parsed `eta_schedule` with `eta`, or if no eta is given with the default of this direction."""
         eta = self.eta
         if self.is_auto and "eta" not in self.model_fields_set:
             eta = default_eta({"direction": direction})
@@ -532,12 +532,12 @@ class ServerSettings(BaseSettings):
 
     @property
     def schedule(self) -> EtaSchedule:
-        """`eta_schedule`, parsed, with `eta`."""
+        """The parsed `eta_schedule` with `eta`."""
         return EtaSchedule.parse(self.eta_schedule, self.eta)
 
     @property
     def part(self) -> Shard:
-        """`shard`, parsed."""
+        """The parsed setting `shard`."""
         return Shard.parse(self.shard)
 
     @property
@@ -547,20 +547,20 @@ class ServerSettings(BaseSettings):
 
     @property
     def durability_level(self) -> Literal["none", "interval", "commit"]:
-        """`durability`, or "none" without a data directory; by default "commit" with several shards."""
+        """The level of durability, which is "none" without a data directory. Default with several shards: "commit"."""
         if self.data_dir is None:
             return "none"
         is_given = "durability" in self.model_fields_set
         return self.durability if is_given or self.part.is_whole else "commit"
 
     def _rule_flags(self) -> dict[str, float]:
-        """Those settings of rules that have a flag, and were given by it."""
+        """Rule settings that have a flag, and were given by it."""
         return {name: getattr(self, name) for name in ("weight_decay", "local_steps") if name in self.model_fields_set}
 
     def settings_of_rule(self, direction: Direction | None = None) -> dict[str, float]:
-        """The rule's settings by name, as far as they are given or follow from the direction.
+        """Return the rule's settings that are given, or follow from the direction.
 
-        `direction`: the run's; None: that which is given, or gradient.
+        `direction` is the run's. None stands for the given one, or for gradient.
         """
         usual = usual_settings(self.rule_name, direction or self.given_direction or "gradient")
         return dict(usual) | self._rule_flags() | parse_settings(self.rule_settings)
@@ -568,7 +568,7 @@ class ServerSettings(BaseSettings):
 
 @contextmanager
 def _named(option: str) -> Iterator[None]:
-    """Turn RuleError into ValueError, which begins with the option that is wrong."""
+    """Context that turns a RuleError into a ValueError whose text begins with the wrong option."""
     try:
         yield
     except RuleError as error:

@@ -1,4 +1,4 @@
-"""`gemps export-task`."""
+"""The command `gemps export-task`."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`gemps replay`."""
+"""The command `gemps replay`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

@@ -1,4 +1,4 @@
-"""`gemps reproduce`."""
+"""The command `gemps reproduce`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gem_reproduction.runs import Scope
 
 TASKS = ("digits", "digits28", "fashion-mnist", "mnist")
-# Those that read files.
+# Tasks that read files.
 FILE_TASKS = ("fashion-mnist", "mnist")
 MODELS = ("cnn", "mlp")
 

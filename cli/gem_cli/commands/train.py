@@ -1,4 +1,4 @@
-"""`gemps train`."""
+"""The command `gemps train`."""
 
 import os
 import shlex
@@ -34,10 +34,10 @@ from gem_cli.training.training_run import Outcome, Plan, TrainingRun
 
 DEFAULT_EPOCHS, TEXT_EPOCHS = 30.0, 4.0
 
-# Read by people, and quoted on failure.
+# Its log is read by people, and quoted when it fails.
 _IN_THE_FOLDER = {"log_format": "human"}
 _OWN = frozenset({"data_dir", "ready_file", "exit_when_finished", "log_format"})
-# What a person who trains on one machine sets; --set and --config give the rest.
+# The options of a training on one machine. --set and --config accept all other settings.
 _TRAIN = OptionGroup(TrainSettings, "Training", flags=frozenset({"workers", "shards", "runs_dir", "run_dir", "sinks"}))
 _SERVER = OptionGroup(
     ServerSettings,
@@ -52,7 +52,7 @@ _SERVER = OptionGroup(
     ),
 )
 _EVALUATOR = OptionGroup(EvaluatorSettings, "Training", frozenset({"keep_best"}))
-# Of commands, too; `device`: threads.
+# Settings that also apply to commands of the user's. `device` determines the number of threads.
 _FOR_COMMANDS = (*EXCHANGE_VARIABLES, "device")
 _WORKER = OptionGroup(
     WorkerSettings,
@@ -156,7 +156,7 @@ def train(
 
 
 def _used_by_workers(worker: WorkerSettings, *, is_script: bool) -> dict[str, Any]:
-    """The settings of workers for summary.json; of a script gemps knows only those that it hands on."""
+    """Return the workers' settings for summary.json. Of a script gemps knows only those that it passes to it."""
     return worker.model_dump(mode="json", include=set(EXCHANGE_VARIABLES) if is_script else None, exclude={"server"})
 
 
@@ -202,14 +202,14 @@ def _prepare(
 
 
 def _own_settings(asked: ServerSettings, settings: TrainSettings, *, has_evaluator: bool) -> dict[str, Any]:
-    """What a training on this machine sets for its server, where the user has not."""
+    """Return settings of the server that a training on this machine needs, and that the user has not set."""
     own: dict[str, Any] = {"exit_when_finished": True, "log_format": asked.log_format}
     if "bind" not in asked.model_fields_set:
         own["bind"] = "127.0.0.1:0"
     if "min_workers" not in asked.model_fields_set:
         own["min_workers"] = settings.workers
     if has_evaluator and "exit_grace" not in asked.limits.model_fields_set:
-        # The evaluator sees the last version only after the end of the run, and needs the server to report it.
+        # The evaluator pulls the last version after the end of the run, and then reports to the server.
         own["limits.exit_grace"] = max(asked.limits.exit_grace, settings.worker_exit_timeout)
     return own
 
@@ -229,7 +229,7 @@ def _program(command: Sequence[str]) -> str:
 
 
 def _resume_command(given: Given, folder: RunFolder, script: Sequence[str] | None, *, as_json: bool) -> str:
-    """This command line, for a shell, with what it takes to continue the run in `folder`."""
+    """Return this command line for a shell, changed so that it continues the run in `folder`."""
     kept = [
         one for one in given.command_line() if one != "--resume" and not one.startswith(("--run-dir=", "--runs-dir="))
     ]

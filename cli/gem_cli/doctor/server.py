@@ -1,4 +1,4 @@
-"""Checks a server."""
+"""The checks of `gemps doctor` for a server."""
 
 import re
 import socket
@@ -19,10 +19,10 @@ _MIB = 1 << 20
 
 
 class Visit:
-    """Queries a server; `findings` sets `status` on success."""
+    """A query of a server. `findings` sets `status` if the server answers."""
 
     def __init__(self, address: str, settings: ClientSettings, *, expected: bool) -> None:
-        """`expected`: the user gave the address."""
+        """Prepare the query. `expected` says whether the user gave the address."""
         self._address = address
         self._settings = settings.model_copy(update={"progress_timeout": _PATIENCE_SECONDS})
         self._expected = expected
@@ -148,7 +148,7 @@ def check_shared_memory(path: Path | None) -> CheckResult:
 
 
 def is_this_machine(address: str) -> bool:
-    """Whether the server is local."""
+    """Whether the address is one of this machine."""
     host = address.rpartition(":")[0].strip("[]")
     return address.startswith("unix:") or host in ("localhost", "::1") or host.startswith("127.")
 

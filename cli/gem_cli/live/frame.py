@@ -1,4 +1,4 @@
-"""This module draws the screen of `gemps status --watch` as lines of text."""
+"""Draws the screen of `gemps status --watch` as lines of text."""
 
 from collections.abc import Sequence
 from textwrap import wrap
@@ -41,7 +41,7 @@ _KEYS_OF_HELP = "any other key: back   arrows, j k, page keys: scroll"
 
 
 def frame(view: View, width: int, height: int, now: float, glyphs: Glyphs) -> list[Text]:
-    """`height` lines of `width` columns; `now` as view.seen_at."""
+    """Return `height` lines of `width` columns. `now` is a time by the clock of `view.seen_at`."""
     lines = _help(view, width, height, glyphs) if view.helps else _dashboard(view, width, height, now, glyphs)
     for line in lines:
         line.truncate(width, overflow="crop", pad=True)

@@ -1,4 +1,4 @@
-"""Child processes."""
+"""Child processes of a training: their start, their logs and their end."""
 
 import contextlib
 import functools
@@ -18,18 +18,18 @@ from gem_worker.client.operating_system import HAS_PARENT_SIGNAL, signal_group
 
 from gem_cli.errors import last_lines
 
-# Avoids oversubscription.
+# One thread for each process, so that processes do not compete for the processor's cores.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 ONE_THREAD = {name: "1" for name in _THREADS if name not in os.environ}
 
-# Of a log, in which the traceback of a failure is looked for.
+# Number of bytes at a log's end in which the traceback of a failure is searched.
 LAST_BYTES = 1 << 16
 
 _Start: TypeAlias = "tuple[Callable[[], subprocess.Popen[Any]], Future[subprocess.Popen[Any]]]"
 
 
 class Child:
-    """Child process. Not thread-safe."""
+    """A child process with its log. Not thread-safe."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Child:
         environment: Mapping[str, str],
         orphan_signal: signal.Signals,
     ) -> None:
-        """Gets `orphan_signal` if this process dies. Raises OSError."""
+        """Start the process, which gets `orphan_signal` if this process dies. Raises OSError."""
         self.name = name
         self.log = log
         self._log_start = log.stat().st_size if log.exists() else 0
@@ -58,17 +58,17 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Process and group ID."""
+        """The ID of the process and of its group."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None: running; -N: signal N."""
+        """The exit code. None while the process runs; -N if signal N ended it."""
         return self._process.poll()
 
     @property
     def running(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         return self.exit_code is None
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -78,19 +78,19 @@ class Child:
                 signal_group(self.pid, number)
 
     def has_logged(self, text: str) -> bool:
-        """Whether its log has this text; what earlier processes wrote to the file does not count."""
+        """Whether this process has written the text to its log. What earlier processes wrote does not count."""
         with self.log.open("rb") as log:
             log.seek(self._log_start)
             return text.encode() in log.read()
 
     def last_text(self) -> str:
-        """The last LAST_BYTES of its log; what earlier processes wrote to the file does not count."""
+        """Return the last LAST_BYTES that this process has written to its log."""
         with self.log.open("rb") as log:
             log.seek(max(self._log_start, self.log.stat().st_size - LAST_BYTES))
             return log.read().decode(errors="replace")
 
     def last_lines(self) -> list[str]:
-        """The last lines of its log; what earlier processes wrote to the file does not count."""
+        """Return the last lines that this process has written to its log."""
         return last_lines(self.log, start=self._log_start)
 
     def describe_exit(self) -> str:
@@ -101,7 +101,7 @@ class Child:
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
 
     def describe_end(self, *, quote: bool = True) -> str:
-        """Describe the end, maybe with log lines."""
+        """Describe how the process ended, with its last log lines if it failed."""
         how = self.describe_exit()
         if not self.exit_code:
             return f"{self.name} {how}; its log is {self.log}"
@@ -113,7 +113,7 @@ class Child:
 
 
 def tethered(command: Sequence[str], orphan_signal: signal.Signals) -> Sequence[str]:
-    """Command line that gets the signal when this thread ends."""
+    """Return a command line whose process gets the signal when this thread ends."""
     if not HAS_PARENT_SIGNAL:
         return command
     return [
@@ -123,7 +123,7 @@ def tethered(command: Sequence[str], orphan_signal: signal.Signals) -> Sequence[
 
 
 def _in_lasting_thread(start: Callable[[], "subprocess.Popen[Any]"]) -> "subprocess.Popen[Any]":
-    """Linux sends `orphan_signal` when the starting thread ends."""
+    """Run `start` on a thread that does not end, because Linux sends `orphan_signal` when the starting thread ends."""
     if threading.current_thread() is threading.main_thread():
         return start()
     started: Future[subprocess.Popen[Any]] = Future()
@@ -148,7 +148,7 @@ def _run_starts(starts: "queue.SimpleQueue[_Start]") -> None:
 
 
 def wait(children: Sequence[Child], seconds: float, unless: Callable[[], bool] = lambda: False) -> list[Child]:
-    """Wait for all, `unless` or a timeout; return the running ones."""
+    """Wait until all have ended, `unless` is true, or the time is over. Returns those that still run."""
     deadline = time.monotonic() + seconds
     while (left := [child for child in children if child.running]) and time.monotonic() < deadline and not unless():
         time.sleep(0.02)
@@ -156,7 +156,7 @@ def wait(children: Sequence[Child], seconds: float, unless: Callable[[], bool] =
 
 
 def terminate(children: Sequence[Child], *steps: tuple[signal.Signals, float]) -> None:
-    """Apply (signal, seconds) steps to running ones."""
+    """End the processes: for each (signal, seconds), send the signal to those that run, and wait."""
     for number, seconds in steps:
         for child in children:
             child.send_signal(number)
@@ -164,5 +164,5 @@ def terminate(children: Sequence[Child], *steps: tuple[signal.Signals, float]) -
 
 
 def gemps(*arguments: str) -> list[str]:
-    """`gemps` command line."""
+    """Return the command line of a `gemps` command."""
     return [sys.executable, "-P", "-m", "gem_cli", *arguments]

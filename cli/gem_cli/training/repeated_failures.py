@@ -1,15 +1,16 @@
-"""Finds workers that fail by the same error again, which another start would not mend.
+"""Finds workers that fail again with the same error, so that another start would not help.
 
-A script with an error in its code ends at the same place each time. One that was killed, or lost its server, is worth
-several attempts, and so is one that trained in between. Where a script failed is known from the traceback that Python
-writes last; a worker in another language, or one that a signal ended, has none, and is never found here.
+A script with an error in its code fails at the same place each time. One that was killed, or that lost its server,
+should be started again several times, and so should one that trained in between. The place of a failure is known from
+the traceback at the end of the log. A worker in another language, or one that a signal ended, has no traceback, and is
+never found here.
 """
 
 from dataclasses import dataclass
 
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = '  File "'
-# gemps's own error of a server that does not answer.
+# The error that gemps raises when the server does not answer.
 _LOST_CONNECTIONS = ("ServerUnavailableError",)
 
 
@@ -29,22 +30,22 @@ class Failure:
 
 
 class RepeatedFailures:
-    """The last failure of each worker, and how many commits it had made by then."""
+    """Remembers the last failure of each worker, and the number of its commits at that time."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[Failure, int]] = {}
 
     def add(self, worker: str, log: str, commits: int) -> str:
-        """Take note of a failed process.
+        """Record a failed process.
 
         Args:
-            worker: its name.
+            worker: the worker's name.
             log: what the process wrote.
-            commits: of the worker in this run, in all its processes.
+            commits: the worker's commits in this run, of all its processes.
 
         Returns:
-            The error's line if the process before it failed at the same place, and the worker has committed nothing
-            since; else an empty text.
+            The error's line if the worker's process before this one failed at the same place, and the worker has
+            committed nothing since. Otherwise an empty text.
         """
         failure, before = failure_in(log), self._last.pop(worker, None)
         if failure is None or failure.kind.endswith(_LOST_CONNECTIONS):
@@ -56,7 +57,7 @@ class RepeatedFailures:
 
 
 def failure_in(log: str) -> Failure | None:
-    """The failure that ends a log; None if there is no complete traceback in it."""
+    """Return the failure at the end of a log. None if the log has no complete traceback."""
     start = log.rfind(_TRACEBACK)
     if start < 0:
         return None

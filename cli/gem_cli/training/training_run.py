@@ -1,9 +1,9 @@
 """Runs servers, workers and an evaluator as processes, from their start to their end.
 
 `TrainingRun` starts the servers, waits until they serve, starts workers and evaluator, and then supervises them on one
-thread: it records the server's reports, starts lost workers again (`worker_processes`), tells the server which workers
-are gone, and finishes the run when all workers have ended, so that the evaluator sees its last version. A failed worker
-or evaluator ends nothing. The first Ctrl-C ends all cleanly, a second one kills.
+thread. It records the server's reports, restarts lost workers (`worker_processes`), tells the server which workers have
+ended, and finishes the run when all workers have ended, so that the evaluator gets the last version. A failed worker or
+evaluator does not end the run. The first Ctrl-C ends all processes cleanly, and a second one kills them.
 """
 
 import json
@@ -41,7 +41,7 @@ MAX_REASON = 200  # characters, for the server's log
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Commands, which read the address from their environment."""
+    """The commands of the processes, which read the server's address from their environment."""
 
     server: Sequence[str]
     worker: Sequence[str]
@@ -115,7 +115,7 @@ class Interrupts:
 
 
 class TrainingRun:
-    """Runs a plan; call `run` once."""
+    """Runs a plan. Call `run` once."""
 
     def __init__(self, plan: Plan, folder: RunFolder, reporter: Reporter, sinks: Sinks) -> None:
         self._plan = plan
@@ -273,7 +273,7 @@ class TrainingRun:
         terminate([*self._workers.children, *self._evaluators()], (signal.SIGINT, WORKER_GRACE))
 
     def _finish_run(self, follower: Follower) -> None:
-        """Finish a run whose workers have all ended although there is budget left, or no budget."""
+        """Finish the run when all workers have ended, although its budget is not spent, or there is none."""
         self._record(follower.now(), follower.newest_history())
         seen = self._outcome.last_status
         if seen is None or status_view.state(seen) != "TRAINING":
@@ -328,12 +328,12 @@ class TrainingRun:
             )
 
     def _never_joined(self) -> set[str]:
-        """Empty for scripts with other names."""
+        """Names of workers that the server has never seen. Empty if the script chose other names."""
         heard, ours = self._heard_workers(), {worker.name for worker in self._workers.children}
         return ours - heard if self._is_finished() and heard <= ours else set()
 
     def _heard_workers(self) -> set[str]:
-        """Names of the workers that this server has heard of; a resumed server lists those of its past, too."""
+        """Names of the workers that the server knows. A resumed server also lists workers of its earlier processes."""
         seen = self._outcome.last_status or {}
         uptime = float(seen.get("uptime_seconds", 0))
         return {w["name"] for w in seen.get("workers", ()) if float(w.get("seconds_since_last_call", 0)) <= uptime}
@@ -358,7 +358,7 @@ class TrainingRun:
             self._warnings.status(status)
 
     def _notice_failures(self, follower: Follower | None) -> None:
-        """Report ended processes; with a follower (so, during the run) have lost workers started again."""
+        """Report processes that have ended. With a follower, so during the run, have lost workers restarted."""
         for index in self._workers.ended():
             worker = self._workers.children[index]
             if worker.exit_code:
@@ -405,7 +405,7 @@ class TrainingRun:
         follower.end_session(worker.name, f"its process {worker.describe_exit()}", comes_back=pause is not None)
 
     def _repeated_error(self, worker: Child) -> str:
-        """The error by which a worker's processes end again and again; empty if another attempt may be of use."""
+        """Return the error with which a worker's processes end repeatedly. Empty if another attempt may help."""
         if not worker.exit_code or was_killed(worker.exit_code) or worker.name not in self._heard_workers():
             return ""
         workers = (self._outcome.last_status or {}).get("workers", ())
@@ -413,7 +413,7 @@ class TrainingRun:
         return self._failures.add(worker.name, worker.last_text(), commits)
 
     def _is_lost(self, worker: Child) -> bool:
-        """Whether it is worth starting again; see `worker_processes`."""
+        """Whether the worker should be restarted (see `worker_processes`)."""
         code = worker.exit_code
         if not code or code == USAGE or status_view.has_finished(self._outcome.last_status or {}, worker.name):
             return False

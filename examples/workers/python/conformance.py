@@ -2,8 +2,8 @@
 
     gemps conformance serve -- python examples/workers/python/conformance.py
 
-What a candidate is, docs/protocol.md says under "Conformance". All that is about the service is in `ParameterServer`;
-here is only a model that has the tensors of the task, and whose gradient is its parameters.
+docs/protocol.md describes candidates under "Conformance". `ParameterServer` does everything that concerns the service.
+This file only has a model with the tensors of the task, whose gradient is its parameters.
 """
 
 import json
@@ -18,7 +18,7 @@ from gem_worker.settings import WireName
 from gemps import ParameterServer
 from torch import nn
 
-# What of the wire types of the task `ParameterServer` can be asked for, and how it calls them.
+# The task's wire types that `ParameterServer` supports, with its names for them.
 WIRE_NAMES: dict[str, WireName] = {
     "float32": "float32",
     "bfloat16": "bfloat16",
@@ -29,7 +29,7 @@ FAILED, FINAL, NOT_SPOKEN = 1, 2, 3
 
 
 def build(layout: list[dict[str, Any]]) -> nn.Module:
-    """A model with these tensors."""
+    """Build a model with these tensors."""
     model, done = nn.Module(), 0
     for spec in layout:
         value = torch.zeros(spec["shape"], dtype=getattr(torch, spec["element_type"], torch.float8_e4m3fn))
@@ -45,7 +45,7 @@ def build(layout: list[dict[str, Any]]) -> nn.Module:
 
 
 def put(model: nn.Module, name: str, value: torch.Tensor) -> None:
-    """Register it under this name of the state_dict; dots make modules within modules."""
+    """Register the tensor so that state_dict has it under this name. Dots separate nested modules."""
     *path, last = name.split(".")
     owner = model
     for part in path:
@@ -59,7 +59,7 @@ def put(model: nn.Module, name: str, value: torch.Tensor) -> None:
 
 
 def main() -> int:
-    """Train until the run is finished; the exit status."""
+    """Train until the run is finished. Returns the exit status."""
     task = json.loads(Path(os.environ["GEMPS_CONFORMANCE"]).read_text(encoding="utf-8"))
     offers = [
         [WIRE_NAMES[one] for one in task[f"{what}_wire_types"] if one in WIRE_NAMES] for what in ("delta", "parameter")

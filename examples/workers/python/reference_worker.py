@@ -27,7 +27,7 @@ ELEMENT_BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int16":
 WHOLE_BYTES, CHUNK_BYTES = 64 * 1024, 1024 * 1024
 BUG, FINAL, NOT_SPOKEN, INTERRUPTED = 1, 2, 3, 128 + signal.SIGTERM  # exit statuses
 TRANSPORT_CODES = ("UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED", "INTERNAL")
-# Those that errors.proto marks with an asterisk.
+# The reasons that errors.proto marks with an asterisk.
 RULE_REASONS = ("BAD_VALUE", "CHECKSUM", "UNKNOWN_SESSION", "EXPIRED_SESSION", "UNKNOWN_INCARNATION", "STALE_BASE")
 RULE_REASONS += ("SEQUENCE_GAP", "NOT_INITIALIZED", "NEWER_CALL", "STARTING", "DRAINING", "NO_SHARED_MEMORY")
 
@@ -86,7 +86,7 @@ class Worker:
             self.server.Initialize(iter([first, *parts(parameters_pb2.InitializeRequest, payload)]))
 
     def learn(self, news):
-        """Take from Join's answer, or a verdict, what the next commit depends on."""
+        """Store what the next commit depends on, from Join's answer or a verdict."""
         self.eta, self.finished = news.next_eta, news.run_state == run_pb2.RUN_STATE_FINISHED
 
     def commits(self):
@@ -129,7 +129,7 @@ class Worker:
         )
 
     def receive(self, stream, header_name):
-        """Take a verdict, if one comes, and parameters; install these once their footer matches."""
+        """Receive parameters, and a verdict if there is one. Install the parameters once their footer matches."""
         payload, header, footer = bytearray(), None, None
         while footer is None:
             message = next_of(stream)
@@ -149,7 +149,10 @@ class Worker:
         self.base = header.version
 
     def wait_after(self, error):
-        """Seconds until the one rule: Join, Initialize if needed, Pull, a new delta. Ends where that does not help."""
+        """Return the seconds to wait before the one rule. Ends the process if the rule does not help.
+
+        The cases are in the order of the table in errors.proto, but for CHECKSUM, which is a bug from the sixth on.
+        """
         code, reason, delay, final = details(error)
         self.damaged += reason == "CHECKSUM"
         if final:
@@ -168,7 +171,7 @@ class Worker:
 
 
 def details(error):
-    """The code of gRPC, the reason (empty: no ErrorInfo), the delay of RetryInfo or None, and whether it is final."""
+    """Return gRPC's code, the reason (empty without ErrorInfo), RetryInfo's delay or None, and whether it is final."""
     if isinstance(error, TornError):
         return "UNAVAILABLE", "", None, False
     reason, delay, final = "", None, False
@@ -183,21 +186,21 @@ def details(error):
 
 
 def next_of(stream):
-    """The next message; a normal end is none."""
+    """Return the next message. Raises TornError at the end of the stream, even if the status is OK."""
     for message in stream:
         return message
     raise TornError("the stream has ended")
 
 
 def parts(kind, payload):
-    """The payload's chunks and its footer, as messages of this kind."""
+    """Yield the payload's chunks and its footer, as messages of this kind."""
     for start in range(0, len(payload), CHUNK_BYTES):
         yield kind(chunk=payload[start : start + CHUNK_BYTES])
     yield kind(footer=transfer_pb2.Footer(crc32c=google_crc32c.value(payload)))
 
 
 def spec(tensor):
-    """A tensor of the task as Join has it."""
+    """Convert a tensor of the task to the form that Join has."""
     return layout_pb2.TensorSpec(
         name=tensor["name"],
         shape=tensor["shape"],
@@ -209,12 +212,12 @@ def spec(tensor):
 
 
 def offer(names):
-    """Those of the task's wire types that this worker speaks."""
+    """Return those of the task's wire types that this worker supports."""
     return [WIRE_TYPES[one] for one in names if one in WIRE_TYPES] or stop(NOT_SPOKEN, f"none of {names} is spoken")
 
 
 def encode(wire_type, values):
-    """The bytes of float32 values; bfloat16 rounds half to even."""
+    """Encode float32 values. bfloat16 rounds half to even."""
     if wire_type == WIRE_TYPES["float32"]:
         return values.astype("<f4").tobytes()
     bits = values.view(np.uint32)
@@ -222,14 +225,14 @@ def encode(wire_type, values):
 
 
 def decode(wire_type, data):
-    """The float32 values of these bytes."""
+    """Decode bytes to float32 values."""
     if wire_type == WIRE_TYPES["float32"]:
         return np.frombuffer(data, "<f4").astype(np.float32)
     return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
 
 
 def stop(status, why):
-    """End the process."""
+    """Print why, and end the process with this status."""
     print(why, file=sys.stderr)
     sys.exit(status)
 

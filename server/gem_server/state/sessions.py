@@ -21,10 +21,10 @@ from gem_server.state.worker_copy import WorkerCopy
 from gem_server.state.worker_snapshot import WorkerSnapshot
 from gem_server.state.workers import Worker, Workers, WorkerState
 
-# To distinguish expired from unknown.
+# Number of ended sessions that are remembered, to distinguish an expired session from an unknown one.
 REMEMBERED_ENDED_SESSIONS = 4096
 SESSIONS_RETRY_SECONDS = 10.0
-# Of LeaveRequest: the worker has done its part of the run, with a budget or without.
+# The reason of a LeaveRequest by which a worker says that it has done its part of the run, with a budget or without.
 FINISHED_REASONS = ("done", "finished")
 
 
@@ -47,14 +47,14 @@ class Queued(Protocol):
     """A commit in the queue."""
 
     def when_applied(self) -> "asyncio.Future[None]":
-        """Future for its application."""
+        """Return a future that completes when the commit is applied."""
 
 
 class SnapshotStream(Protocol):
     """A stream of a session's snapshot."""
 
     def end(self, refusal: RefusedError) -> None:
-        """Revoke at once; end the call."""
+        """Revoke the permission to read at once, and end the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class JoinInfo:
     steps_per_epoch: int = 0
     host_name: str = ""
     engine: str = ""
-    # FROZEN tensors of the run's layout, by index, whose values this worker has changed.
+    # Indices of the FROZEN tensors of the run's layout whose values this worker has changed.
     changed_frozen: tuple[int, ...] = ()
     origin: Origin = UNKNOWN_ORIGIN
 
@@ -86,11 +86,18 @@ class JoinInfo:
 class Session:
     """One worker's membership.
 
-    `number` counts joins from 1. `copy`: None unless replies are differences. `held`: None before the first pull;
-    the applying task writes it. `idle_calls`: open calls that wait for the worker. `reader` streams the
-    snapshot. `queued_sequence` (0: none), `queued_commit`: queued. `asked_at`: when it began waiting for a staging
-    buffer. `regions`: shared memory, now or before. `transport`: of the last commit. `eta`: given by the last Join
-    or verdict, so of the next delta. `takes_early_proceed`: a reply may grant the next commit's buffer.
+    Attributes:
+        number: counts joins from 1.
+        copy: the worker's parameters, if replies are differences. Otherwise None.
+        held: the worker's snapshot, which the applying task writes. None before the first pull.
+        idle_calls: number of open calls that wait for the worker.
+        reader: streams the snapshot.
+        queued_sequence, queued_commit: the commit in the queue. The sequence is 0 if there is none.
+        asked_at: when the session began to wait for a staging buffer.
+        regions: shared memory that the session has, or had before.
+        transport: the transport of the last commit.
+        eta: the learning rate of the last Join or verdict, which is that of the next delta.
+        takes_early_proceed: whether a reply may grant the buffer of the next commit.
     """
 
     join_info: JoinInfo
@@ -119,7 +126,7 @@ class Session:
 
     @property
     def session_id(self) -> bytes:
-        """16 bytes; a secret."""
+        """The session's id, 16 bytes, which is a secret."""
         return self.join_info.session_id
 
     @property
@@ -186,7 +193,7 @@ class Sessions:
         return self._live.get(session_id)
 
     def get(self, session_id: bytes, now: float) -> Session:
-        """Return the live session; update its time. Raises UNKNOWN_SESSION, or why it ended."""
+        """Return the live session, and set the time of its last call. Raises UNKNOWN_SESSION, or why it ended."""
         session = self._live.get(session_id)
         if session is None:
             why = self._ended.get(session_id)
@@ -200,7 +207,7 @@ class Sessions:
         return session
 
     def join(self, join_info: JoinInfo, now: float) -> Session:
-        """Create a session, or find this id's, which takes the wire types of this Join.
+        """Create a session, or return that of this id, which then uses the wire types of this Join.
 
         Ends another session of this worker; its id cannot join again. If all sessions are taken, it may end one of
         another worker (see `places`). Raises RefusedError, without changes.
@@ -214,7 +221,7 @@ class Sessions:
             return same
         why = self._ended.get(join_info.session_id)
         if why is not None and why.reason is Reason.NEWER_SESSION:
-            raise why.again()  # or two processes with one name end each other forever
+            raise why.again()  # otherwise two processes with one name would end each other's sessions forever
         known = self.ledger.find(join_info.session_id)
         if known is not None and known.worker_name != join_info.worker_name:
             raise RefusedError(
@@ -256,7 +263,7 @@ class Sessions:
         return self._admit(join_info, now)
 
     def end(self, session: Session, state: WorkerState, refusal: RefusedError) -> None:
-        """End a session and its calls; a complete commit is still applied."""
+        """End a session and its calls. A complete commit is still applied."""
         if session.ended is not None:
             return
         self.fairness.going(self.live_workers())
@@ -277,8 +284,8 @@ class Sessions:
 
     def leave(self, session: Session, reason: str = "") -> None:
         """End a session on request, for this reason."""
-        # Of a finished run nothing changes any more: its last checkpoint stays the newest.
-        # A worker without commits has done no part of it: it has looked at the model, or found no data.
+        # A finished run no longer changes, so that its last checkpoint remains the newest. A worker without commits has
+        # not done any part: perhaps it only looked at the model, or found no data.
         worker = session.worker
         has_done_its_part = reason in FINISHED_REASONS and worker.commits > 0
         worker.left_finished = has_done_its_part and self.run.state is not RunState.FINISHED
@@ -292,10 +299,11 @@ class Sessions:
         """End the session of a worker whose process has ended, as `expire` would do later.
 
         Args:
-            worker_name: the worker; one that is unknown or has left is no error.
+            worker_name: the worker's name. It is no error if the worker is unknown or has left.
             now: the time, in seconds.
-            comes_back: whether its process is being started again. Spent budgets of the others then do not finish the
-                run until the worker has joined, or `timeout` seconds have passed. So it is for one that has left, too.
+            comes_back: whether its process is being restarted. If the others spend their budgets, the run then does not
+                finish until this worker has joined, or `timeout` seconds have passed. This also holds for a worker that
+                has left.
 
         Returns:
             Whether the worker had a session.
@@ -317,7 +325,7 @@ class Sessions:
         return True
 
     def expire(self, now: float) -> list[Session]:
-        """End and return silent sessions. Restored workers that have not rejoined stop participating."""
+        """End and return the sessions without a call. Restored workers that have not rejoined no longer take part."""
         if self._restored_until is None:
             self._restored_until = now + self.timeout
         elif now >= self._restored_until:
@@ -378,7 +386,7 @@ class Sessions:
         worker.agent, worker.device = join_info.agent, join_info.device
         worker.host_name, worker.engine = join_info.host_name, join_info.engine
         worker.wire_types = join_info.delta_wire_type, join_info.parameter_wire_type
-        self.run.count(worker, takes_part=False)  # with the old limit
+        self.run.count(worker, takes_part=False)  # removes what the old limit counted
         worker.left_finished = False
         worker.steps_per_epoch = join_info.steps_per_epoch
         worker.limit = self.run.budget.limit_of(join_info.steps_per_epoch)
@@ -401,9 +409,9 @@ class Sessions:
         return session
 
     def _with_layout_of_run(self, join_info: JoinInfo) -> JoinInfo:
-        """Give a worker that returns the run's layout, although it changed FROZEN tensors since.
+        """Replace the layout of a returning worker by the run's, if they differ only in values of FROZEN tensors.
 
-        A script may change them (a target network, a teacher) and begin again from its own checkpoint. Raises
+        A script may change FROZEN tensors (a target network, a teacher), and restart from its own checkpoint. Raises
         LAYOUT_MISMATCH for any other difference, and for a worker that has not committed in this run.
         """
         bound, worker = self.bound_layout(), self.workers.get(join_info.worker_name)
@@ -416,7 +424,7 @@ class Sessions:
         return join_info
 
     def _place_for(self, join_info: JoinInfo, now: float) -> Session | None:
-        """The session that has to end so that this one can join; None if there is room. Raises TOO_MANY."""
+        """Return the session that must end so that this one can join. None if there is room. Raises TOO_MANY."""
         if len(self._live) < self.max_sessions:
             return None
         trains = self.run.state is RunState.TRAINING
@@ -451,9 +459,9 @@ class Sessions:
     def _take_wire_types(self, live: Session, join_info: JoinInfo) -> None:
         """Use the wire types of a repeated Join for the commits and replies that follow.
 
-        Version, moment, sequence and the snapshot stay: no encoding is kept between two commits but the copy for
-        differences, which begins anew, so that the next reply is whole. A reply that is being sent keeps its encoding.
-        Raises MEMORY, without changes, if there is no room for the copy.
+        Version, moment, sequence and snapshot remain. Only the copy for differences depends on an encoding; it is
+        created anew, so the next reply is whole. A reply that is being sent keeps its encoding. Raises MEMORY, without
+        changes, if there is no room for the copy.
         """
         wanted = (join_info.delta_wire_type, join_info.parameter_wire_type)
         if wanted == (live.join_info.delta_wire_type, live.join_info.parameter_wire_type):

@@ -11,7 +11,7 @@ from gem_server.state.buffers import Buffers
 from gem_server.state.central_variable import CentralVariable, Published, Snapshot
 from gem_server.version import Version
 
-# Inspects theta, state and delta; read-only.
+# A function that reads theta, the state and the delta before a commit, and changes nothing.
 Look: TypeAlias = Callable[[NDArray[np.float32], RuleState, NDArray[np.float32]], None]
 
 

@@ -80,9 +80,8 @@ class ClientSettings(BaseSettings):
     )
     credentials: Path | None = Field(
         default=None,
-        description="Folder as `gemps certs` makes one for each role. Its file ca.crt and, where they are "
-        "there, client.crt, client.key and token stand for tls_ca, tls_cert, tls_key and token_file, as far as those "
-        "are not given.",
+        description="Folder that `gemps certs` makes for a role. The client reads ca.crt from it, and client.crt, "
+        "client.key and token if they exist. Explicit tls_ca, tls_cert, tls_key and token_file take precedence.",
         json_schema_extra={"panel": "Security"},
     )
     tls_ca: str = Field(
