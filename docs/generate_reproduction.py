@@ -1,8 +1,9 @@
-"""Generate docs/reproduction.md from docs/reproduction.json (`python docs/generate_reproduction.py`).
+"""Generates docs/reproduction.md from docs/reproduction.json (`python docs/generate_reproduction.py`).
 
-`--beyond` makes docs/beyond.md from docs/beyond.json instead, the page of what the paper has not. `--from FOLDER` first
-takes results.json and the pictures over from what `gemps reproduce` wrote there; figures that are not there stay, if
-they were made with the same versions and scope. `--out FILE` writes the page elsewhere, for the freshness test.
+With `--beyond` it generates docs/beyond.md from docs/beyond.json, which has what is not in the paper. `--from FOLDER`
+first copies results.json and the pictures that `gemps reproduce` wrote to a folder. Figures that are not in the folder
+are kept, if they were made with the same versions and scope. `--out FILE` writes the page to another file, for the test
+that compares it with the committed one.
 """
 
 import argparse
@@ -78,7 +79,7 @@ terms, and do not say how far each could be tuned.
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One of two: its file's name, what `gemps reproduce` calls its figures, its beginning, whose claims it has."""
+    """One of the two pages: its name, its group of figures in `gemps reproduce`, its beginning, whose claims it has."""
 
     name: str
     group: str
@@ -87,16 +88,16 @@ class Page:
 
     @property
     def results(self) -> Path:
-        """What it is made from."""
+        """The path of the results that the page is made from."""
         return DOCS / f"{self.name}.json"
 
     @property
     def text(self) -> Path:
-        """The page."""
+        """The path of the page."""
         return DOCS / f"{self.name}.md"
 
     def figures(self) -> list[str]:
-        """The names of those that it shows."""
+        """The names of the figures that the page shows."""
         return [figure.name for figure in choose([self.group])]
 
 
@@ -185,7 +186,7 @@ def _word(verdict: Mapping[str, Any]) -> str:
 
 
 def take_over(which: Page, folder: Path) -> None:
-    """Copy results and pictures of the page's figures from there. Exits where a figure is missing."""
+    """Copy the results and pictures of the page's figures from a folder. Ends the process if a figure is missing."""
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     new = {name: figure for name, figure in results["figures"].items() if name in which.figures()}
     before = json.loads(which.results.read_text(encoding="utf-8"))

@@ -63,7 +63,7 @@ class _Moments(UpdateRule):
     def update(
         self, moment: NDArray[np.float32], drift: NDArray[np.float32], delta: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Change of theta; drift = theta - s_w."""
+        """Return the change of theta. `drift` is theta - s_w."""
         raise NotImplementedError
 
 
@@ -127,7 +127,7 @@ class TunedMomentum(_Moments):
 
 
 class YellowFinMomentum:
-    """YellowFin's mu, from multiples of gradients."""
+    """YellowFin's estimate of mu. It needs gradients only up to a common factor."""
 
     def __init__(self, beta: float) -> None:
         self.mu = _FIRST_MU
@@ -166,7 +166,7 @@ class YellowFinMomentum:
 
 
 def momentum_of(distance: float, variance: float, least: float, most: float) -> float:
-    """Compute mu from D, C, h_min, h_max."""
+    """Compute mu from D (`distance`), C (`variance`), h_min (`least`) and h_max (`most`)."""
     p = (distance * least) ** 2 / (2 * variance)
     # Bisect p * x = (1 - x)^3 on [0, 1].
     low, high = 0.0, 1.0
@@ -185,7 +185,7 @@ CANDIDATES: Mapping[str, type[UpdateRule]] = {
 def _statistics(
     update: NDArray[np.float32], moment: NDArray[np.float32], drift: NDArray[np.float32], delta: NDArray[np.float32]
 ) -> Statistics:
-    """As gem_core's, with u / delta for pi."""
+    """Return statistics like gem_core's, in which u / delta stands for pi."""
     moving = delta != 0
     factors = (update[moving] / delta[moving]).astype(np.float64)
     return Statistics(

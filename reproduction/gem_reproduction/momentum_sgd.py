@@ -1,6 +1,6 @@
-"""Momentum SGD, for figures 5 and 6.
+"""Momentum SGD in one process, with which figures 5 and 6 compare.
 
-Uses worker 0's batches, first parameters and dropout.
+It uses the batches, the first parameters and the dropout of worker 0.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from gem_worker.tasks import Task, batch_numbers
 from torch import nn
 from torch.nn import functional
 
-# The paper's, and GEM's default.
+# The momentum of the paper, which is also GEM's default.
 MOMENTUM = 0.9
 
 
 @dataclass(slots=True)
 class Trained:
-    """Losses before each step, and evaluations; the last is final."""
+    """The loss before each step, and the evaluations, of which the last is at the end."""
 
     losses: list[float]
     evaluations: list[Evaluation]
@@ -58,7 +58,7 @@ def train(settings: SimulationSettings, task: Task) -> Trained:
 
 
 def _evaluate(model: nn.Module, task: Task, step: int) -> Evaluation:
-    """On training and held-out samples."""
+    """Evaluate the model on training and on held-out samples."""
     cpu = torch.device("cpu")
     training_loss, _ = score(model, task.train, cpu)
     test_loss, accuracy = score(model, task.test, cpu)

@@ -1,4 +1,4 @@
-"""Runs, keyed by settings and versions."""
+"""The runs of the reproduction. A run's key depends on its settings and on the versions of the software."""
 
 import hashlib
 import json
@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from gem_reproduction.errors import ReproductionError
 
-# Of run files; others are run again.
+# The format of files with finished runs. Runs in files of another format are made again.
 FORMAT = 1
 
-# momentum-sgd has no server.
+# momentum-sgd is a run without a server.
 Method = Literal["simulation", "momentum-sgd"]
-# patterns: synthetic images.
+# The task "patterns" has synthetic images.
 Data = Literal["task", "patterns"]
 
 # One pass over MNIST with batch 64.
@@ -38,7 +38,8 @@ def _version(package: str) -> str:
 class Run:
     """One training.
 
-    `candidate`: replaces the settings' rule. `large`: runs alone if memory is short, without medians of pi.
+    `candidate` replaces the rule of the settings. A `large` run has no medians of pi, and is made alone if memory is
+    short.
     """
 
     settings: SimulationSettings
@@ -48,30 +49,30 @@ class Run:
     large: bool = False
 
     def describe(self) -> dict[str, Any]:
-        """JSON values for `from_description`."""
+        """Return JSON values from which `from_description` makes this run again."""
         settings = self.settings.model_dump(mode="json")
         described = {"settings": settings, "method": self.method, "data": self.data, "large": self.large}
         return described | ({"candidate": self.candidate} if self.candidate else {})
 
     @classmethod
     def from_description(cls, value: Mapping[str, Any]) -> Self:
-        """Invert `describe`."""
+        """Make a run from the result of `describe`."""
         candidate = value.get("candidate", "")
         return cls(SimulationSettings(**value["settings"]), value["method"], value["data"], candidate, value["large"])
 
     def key(self) -> str:
-        """16 hexadecimal digits of a SHA-256, with versions."""
+        """The first 16 hexadecimal digits of a SHA-256 of the description and the versions."""
         decisive = self.describe() | {"format": FORMAT, "gemps": _version("gemps"), "torch": _version("torch")}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def commits(self) -> int:
-        """Upper limit from the budget, or 0."""
+        """The largest number of commits by the budget, or 0 if there is no limit."""
         budgets = (self.settings.steps * self.settings.workers, self.settings.commits)
         return min((one for one in budgets if one), default=0)
 
     def title(self) -> str:
-        """Short description."""
+        """A short description for people."""
         settings = self.settings
         if self.method == "momentum-sgd":
             return f"momentum SGD, eta {settings.eta:g}, {settings.steps} steps, seed {settings.seed}"
@@ -89,9 +90,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """How much is run, and on what.
+    """How much is run, and with which data.
 
-    `images`: for figure 7; None: synthetic. `rule_settings`: of GEM.
+    `images` is a folder of images for figure 7; None means synthetic ones. `rule_settings` are settings of GEM.
     """
 
     quick: bool = False
@@ -104,7 +105,7 @@ class Scope:
     rule_settings: Mapping[str, float] = field(default_factory=dict)
 
     def beside(self) -> "Scope":
-        """Scope for non-binding claims: one seed if quick."""
+        """The scope of claims that need not hold. It has one seed if the scope is quick."""
         return replace(self, seeds=1) if self.quick else self
 
     def simulations(
@@ -116,7 +117,7 @@ class Scope:
         large: bool = False,
         **settings: Any,
     ) -> tuple[Run, ...]:
-        """A run over seeds: default GEM, round-robin, eta 0.05, batch 64."""
+        """Return a run over all seeds. Defaults: rule GEM, order round-robin, eta 0.05, batches of 64."""
         rule_settings = settings.pop("rule_settings", {})
         if rule == "gem" and not candidate:
             rule_settings = {**rule_settings, **self.rule_settings}
@@ -131,7 +132,7 @@ class Scope:
         )
 
     def momentum_sgd(self, **settings: Any) -> tuple[Run, ...]:
-        """Momentum SGD over seeds."""
+        """Return a run of momentum SGD over all seeds."""
         return tuple(
             Run(self._settings(workers=1, rule="downpour", seed=seed, **settings), "momentum-sgd")
             for seed in range(self.seeds)
@@ -153,7 +154,7 @@ class Scope:
             raise ReproductionError(f"{where}: {error.errors()[0]['msg']}") from None
 
     def describe(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return the scope as JSON values."""
         return {
             "quick": self.quick,
             "task": self.task,
@@ -165,7 +166,7 @@ class Scope:
         }
 
     def subtitle(self) -> str:
-        """Pictures' subtitle."""
+        """Return the subtitle of pictures."""
         changed = "".join(f", {name} = {value:g}" for name, value in self.rule_settings.items())
         seeds = f"{self.seeds} seed{'' if self.seeds == 1 else 's'}"
         return f"{self.model} on {self.task}, round-robin, {self.steps} steps, {seeds}{changed}"

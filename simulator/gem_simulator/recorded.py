@@ -1,4 +1,4 @@
-"""A trace's order and compute times."""
+"""Reads from a trace the order of its events, and the compute times of its workers."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -21,12 +21,13 @@ from gem_trace.format import FORMAT, why_unreadable
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A recorded run; `events` and `payloads` reread the file.
+    """A recorded run. `events` and `payloads` read the file again.
 
     Attributes:
-        parameters: the first, float32[layout.parameter_count]; `rest`: BUFFERs.
-        batch_size: samples per commit.
-        digest: of the final state; None: incomplete trace.
+        parameters: the first parameters, float32[layout.parameter_count].
+        rest: the bytes of the first BUFFERs.
+        batch_size: samples in a commit.
+        digest: digest of the final state. None if the trace is incomplete.
         forgotten: sessions that the rule forgot.
     """
 
@@ -49,7 +50,7 @@ class Recorded:
     forgotten: frozenset[int]
 
     def events(self) -> Iterator[Event]:
-        """Events in serving order, in seconds since the start."""
+        """Yield the events in the order of serving, with times in seconds since the start."""
         ranks: dict[int, int] = {}
         for record in _records(self.path):
             event, name = record.event, record.event["event"]
@@ -64,7 +65,7 @@ class Recorded:
                 yield Event(event["at"], Kind(name), ranks[event["session"]], waited)
 
     def payloads(self) -> Iterator[memoryview]:
-        """Each commit's float32 delta, then BUFFERs."""
+        """Yield the payload of each commit: its float32 delta, followed by the BUFFERs."""
         return (record.payload for record in _records(self.path) if record.event["event"] == "committed")
 
 
@@ -77,7 +78,7 @@ def read_recorded(path: Path) -> Recorded:
 
 
 def compute_times(path: Path) -> dict[int, list[float]]:
-    """Seconds from reply to next commit, by rank.
+    """Return the seconds from each reply to the next commit, by the worker's rank.
 
     Raises SimulationError, also without repeated commits.
     """

@@ -1,6 +1,6 @@
-"""Simulation settings. Flag `--workers` = environment `GEMPS_WORKERS` = TOML key.
+"""The settings of simulations. Flag `--workers` = environment `GEMPS_WORKERS` = TOML key `workers`.
 
-Names and defaults are the server's and worker's.
+A setting that servers or workers also have, has the same name and default as there.
 """
 
 import re
@@ -268,13 +268,13 @@ class SimulationSettings(BaseSettings):
         return bool(self.steps or self.commits or self.seconds)
 
     def settings_of_rule(self) -> dict[str, float]:
-        """Arguments for `create_rule`, unvalidated."""
+        """The arguments for `create_rule`, which are not validated yet."""
         usual = usual_settings(self.rule, self.direction)
         shared = {"weight_decay": self.weight_decay} if self.weight_decay else {}
         return dict(usual) | shared | parse_settings(self.rule_settings)
 
     def task_options(self) -> "TaskOptions":
-        """Options for `create_task`."""
+        """The options for `create_task`."""
         from gem_worker.tasks.options import TaskOptions  # imports torch
 
         return TaskOptions(
@@ -287,7 +287,7 @@ class SimulationSettings(BaseSettings):
         )
 
     def spans(self, name: str) -> dict[int, float]:
-        """`slow`, `join` or `die` by rank."""
+        """Return the setting `slow`, `join` or `die` by rank."""
         return _spans(getattr(self, name))
 
 

@@ -39,9 +39,9 @@ def simulate(
 ) -> SimulationResult:
     """Simulate a run.
 
-    `rule` and `task` replace the settings'; a rule serves one simulation. `record`: trace to write, service exchange
-    only. `before_rule` receives theta, the rule state (snapshot: s_w) and the delta, and must not modify them. Raises
-    SimulationError, RuleError, TaskError.
+    `rule` and `task` replace those of the settings; a rule object can serve only one simulation. `record` is the path
+    of a trace to write. `before_rule` is called with theta, the state of the rule (whose snapshot is s_w) and the
+    delta, and must not change them. Raises SimulationError, RuleError or TaskError.
     """
     if not settings.has_end:
         raise SimulationError("there is no end: give --steps, --commits or --seconds")
@@ -97,9 +97,9 @@ def replay_recording(
     model: str = "",
     on_commit: Callable[[Commit], None] = lambda commit: None,
 ) -> SimulationResult:
-    """Recompute a recorded run's gradients in its order.
+    """Compute the gradients of a recorded run again, in its order.
 
-    Deltas and final parameters must be bit-identical. Raises SimulationError at the first difference.
+    The deltas and the final parameters must be identical bit for bit. Raises SimulationError at the first difference.
     """
     with torch_as_it_was():
         rule = create_rule(recorded.rule, **recorded.rule_settings)
@@ -227,12 +227,12 @@ def _ignore(rank: int, delta: Delta) -> None:
 
 
 def _wire_types(settings: SimulationSettings) -> tuple[WireType, WireType]:
-    """Of deltas and parameters."""
+    """Return the wire types of deltas and of parameters."""
     return WIRE_TYPES[settings.delta_wire or "float32"], WIRE_TYPES[settings.parameter_wire or "float32"]
 
 
 def _links(settings: SimulationSettings, layout: Layout) -> Links:
-    """Of all shards together."""
+    """Return the workers' links to the server, which stand for the links to all shards."""
     delta, reply = (PayloadFormat(layout, wire).byte_count for wire in _wire_types(settings))
     vector = PayloadFormat(layout, WireType.FLOAT32).byte_count
     uploads = settings.staging_buffers

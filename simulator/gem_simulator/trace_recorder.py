@@ -1,4 +1,4 @@
-"""Records traces."""
+"""Records a simulation as a trace."""
 
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class TraceRecorder:
         self._delta = delta
 
     def record_event(self, event: Event, commit: Commit | None) -> None:
-        """Sessions are rank + 1: workers join once."""
+        """Record an event. The number of a session is the worker's rank + 1, because each worker joins once."""
         fields: dict[str, Any] = {"event": event.kind.value, "session": event.rank + 1, "at": event.at}
         if event.kind is Kind.JOINED:
             fields |= {"worker": f"simulated-{event.rank}", "rank": event.rank, "host_rank": event.rank}
@@ -83,7 +83,7 @@ class TraceRecorder:
         self._writer.append(fields)
 
     def write_end(self, cluster: Cluster) -> None:
-        """Record the end."""
+        """Record the end of the run."""
         found = digest(cluster.parameters, cluster.buffers)
         self._writer.append({"event": "ended", "clock": cluster.clock, "digest": found, "at": 0.0})
 

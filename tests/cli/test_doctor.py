@@ -39,7 +39,7 @@ def visit(address: str, *, expected: bool = True, **settings: Any) -> dict[str, 
 
 
 def broken(found: dict[str, CheckResult]) -> str:
-    """The text of the only finding, which is a problem."""
+    """Return the text of the only finding, which must be a problem."""
     (finding,) = found.values()
     assert finding.level is Level.PROBLEM, finding
     return finding.text

@@ -1,4 +1,4 @@
-"""A status in words and tables, for every terminal and whatever workers call themselves."""
+"""The status as text and tables, in terminals of every width and with any names of workers."""
 
 import copy
 from typing import Any

@@ -48,12 +48,12 @@ def work(act, until=10**9):
 
 
 def arguments(folder: Path, text: str, *options: str) -> list[str]:
-    """Of `gemps train` with two workers that run this text."""
+    """Return the arguments of `gemps train` with two workers that run this text."""
     return ["train", "--workers=2", *options, f"--run-dir={folder / 'run'}", "--", *script(folder, WORKER + text)]
 
 
 def trained(folder: Path, text: str, *options: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    """How it ended, and its summary."""
+    """Train. Returns how it ended, and the summary."""
     (folder / "starts").mkdir()
     done = gemps(*arguments(folder, text, *options), cwd=folder / "starts")
     return done, summary_of(folder)
@@ -182,7 +182,7 @@ def data_dir(folder: Path, shards: int) -> Path:
 
 @pytest.mark.long
 def test_an_evaluator_that_is_slow_evaluates_the_last_version_before_all_ends(tmp_path: Path) -> None:
-    """It is stopped before the run ends, and goes on when the command says that it waits for it."""
+    """The evaluator is stopped before the run ends, and continued when the command reports that it waits for it."""
     log, folder = tmp_path / "log", tmp_path / "run"
     evaluated = folder / "logs" / "evaluator.log"
     train = ("train", "--workers=1", "--commits=100000000", "--evaluation-interval=0.5", f"--run-dir={folder}")

@@ -57,7 +57,7 @@ class EndQuietlyError(Exception):
 
 
 def tear() -> None:
-    """As a broken connection looks from the client."""
+    """Return an error that looks like a broken connection to the client."""
     raise Refusal(grpc.StatusCode.UNAVAILABLE)
 
 
@@ -75,7 +75,7 @@ def refuse(
 
 
 def go_on() -> None:
-    """No fault this time."""
+    """An action without a fault."""
 
 
 @dataclass
@@ -139,13 +139,13 @@ class ScriptedServer:
             self._actions[point].clear()
 
     def hang(self) -> None:
-        """An action: stay silent until `released` is set, then tear."""
+        """An action that stays silent until `released` is set, and then breaks the call."""
         self.hung.set()
         self.released.wait()
         tear()
 
     def start(self) -> None:
-        """Listen; on the port of the last time, if there was one."""
+        """Listen, on the same port as the last time if there was one."""
         server = grpc.server(ThreadPoolExecutor(16), options=[("grpc.so_reuseport", 0)])
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Join": grpc.unary_unary_rpc_method_handler(self._join, session_pb2.JoinRequest.FromString, _bytes),

@@ -43,7 +43,7 @@ def messages_of(watched: Watched) -> RequestFeed:
 
 
 def test_messages_are_made_when_they_are_asked_for() -> None:
-    """The server has the next word when the last one is handed over."""
+    """After the last message the server is the one to answer."""
     watched = Counted()
     feed = messages_of(watched)
     assert watched.count == 0
@@ -59,7 +59,7 @@ def test_messages_are_made_when_they_are_asked_for() -> None:
 
 
 def test_no_message_of_a_closed_call_is_made_any_more() -> None:
-    """What it would be made from belongs to the next attempt."""
+    """The memory that it would be made from belongs to the next attempt."""
     watched = Counted()
     feed = messages_of(watched)
     next(feed)

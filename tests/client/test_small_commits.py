@@ -52,7 +52,7 @@ def delta_of(data: bytes, **changes: object) -> Delta:
 
 
 def message_of(data: bytes, **header: object) -> commit_pb2.CommitRequest:
-    """As the generated code makes it."""
+    """Return the message as the generated code makes it."""
     request = commit_pb2.CommitRequest(
         header=commit_pb2.CommitHeader(
             session_id=SESSION_ID,
@@ -90,7 +90,7 @@ def sent_first(commit: ChunkedCommit) -> commit_pb2.CommitRequest:
 
 @pytest.mark.parametrize("scale", [None, -0.1])
 def test_a_repeat_is_the_same_bytes_and_the_question_its_header(scale: float | None) -> None:
-    """All attempts but the first tell the checksum in the header, too."""
+    """All attempts but the first have the checksum in the header, too."""
     data = bytes(payload(SMALL, 0.5))
     made = ChunkedCommit(SESSION_ID, PayloadFormat(SMALL, WireType.FLOAT32), 1000).begin(delta_of(data, scale=scale))
     first = sent_first(made)
@@ -250,7 +250,7 @@ def test_a_stream_that_is_cancelled_when_the_next_commit_arrives_is_repeated_as_
 def test_a_commit_may_be_interrupted_wherever_a_handler_can_raise(
     has_stream: bool, serve: Serve, connect: Connect
 ) -> None:
-    """Handlers run when a function begins, and when a call has returned. Afterwards a pull is all that is needed."""
+    """Handlers run when a function begins, and when a call has returned. Afterwards the client only has to pull."""
     server = serve()
     client = connect(server.address, SMALL).client
     into = begin(client, SMALL)

@@ -43,7 +43,7 @@ def deltas() -> Iterator[Float32]:
 
 
 def train(name: str, cuts: Sequence[int], first: Float32) -> Float32:
-    """Round robin; return the parameters."""
+    """Train workers in turn. Returns the parameters."""
     parts = [Part(name, first[start:end]) for start, end in pairwise(cuts)]
     for part in parts:
         part.states = [part.rule.new_worker(part.theta) for _ in range(WORKERS)]

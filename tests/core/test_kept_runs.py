@@ -1,4 +1,4 @@
-"""What a rule keeps of the run over a restart of the server: vectors and scalars, from which it goes on as it was."""
+"""A rule keeps vectors and scalars of the run over a restart of the server, and then continues as without a restart."""
 
 import numpy as np
 import pytest

@@ -60,7 +60,7 @@ def test_chunk_size_changes_neither_bytes_nor_checksum(wire_type: WireType, chun
 
 
 def cut(data: bytes, sizes: list[int]) -> list[bytes]:
-    """Pieces of these sizes in turn, wherever that cuts."""
+    """Yield pieces of these sizes in turn, which may be cut within elements."""
     pieces, number = [], 0
     while data:
         size = sizes[number % len(sizes)]
@@ -75,7 +75,7 @@ def cut(data: bytes, sizes: list[int]) -> list[bytes]:
 @given(sizes=st.lists(st.integers(1, 700), min_size=1, max_size=20))
 @settings(deadline=None, max_examples=25)
 def test_chunks_may_be_cut_anywhere(wire_type: WireType, kind: str, codec: Codec, sizes: list[int]) -> None:
-    """Also within an element or a block, whose beginning waits for the next chunk."""
+    """Chunks may also be cut within an element or a block, whose beginning then waits for the next chunk."""
     transfer = awkward_transfer(wire_type)
     usual, other = Sink(transfer, kind, codec), Sink(transfer, kind, codec)
     for data in transfer.chunks:
@@ -102,7 +102,7 @@ def test_a_footer_within_an_element_is_refused(missing: int) -> None:
 @pytest.mark.parametrize("scale", [-0.05, 3.0, 0.0])
 @pytest.mark.parametrize("wire_type", ENCODED)
 def test_parameters_of_a_complete_payload_are_multiplied(wire_type: WireType, scale: float) -> None:
-    """As float32 rounds the products; the rest stays."""
+    """The products are rounded to float32, and the rest does not change."""
     transfer = awkward_transfer(wire_type)
     assembler, parameters, rest = transfer.decoder()
     deliver(assembler, transfer)
@@ -151,7 +151,7 @@ def test_a_transfer_torn_after_any_chunk_goes_on_where_it_ended(wire_type: WireT
 
 @pytest.mark.parametrize("wire_type", ENCODED)
 def test_a_splitter_may_start_anywhere(wire_type: WireType) -> None:
-    """Its checksum is of the whole payload."""
+    """The splitter's checksum is of the whole payload all the same."""
     transfer = awkward_transfer(wire_type)
     for start in [*range(0, 300, 7), 3600, 3601, transfer.payload.byte_count - 1, transfer.payload.byte_count]:
         if start <= transfer.payload.byte_count:
@@ -215,7 +215,7 @@ PIECES = st.lists(st.integers(1, 700), min_size=1, max_size=20)
 
 
 class Sink:
-    """An assembler, raw or decoding, and what it has made."""
+    """An assembler, raw or decoding, and its results."""
 
     def __init__(self, transfer: Transfer, kind: str, codec: Codec) -> None:
         self._into = bytearray(transfer.payload.byte_count)
@@ -231,7 +231,7 @@ class Sink:
 
 
 def receive(assembler: Assembler, data: bytes, pieces: list[int], beforehand: int = 0) -> None:
-    """A chunk as a transport receives it: some of it came elsewhere, the rest comes as the network likes."""
+    """Receive a chunk as a transport does: its beginning came with the message before, the rest in arbitrary pieces."""
     assembler.begin(len(data), memoryview(data)[:beforehand])
     position, number = min(beforehand, len(data)), 0
     while position < len(data):
@@ -287,7 +287,7 @@ def test_chunks_larger_than_the_scratch_memory_are_decoded_as_whole_ones(wire_ty
 def test_a_transfer_torn_within_a_chunk_has_what_came_up_to_a_border(
     wire_type: WireType, kind: str, pieces: list[int], torn_at: int
 ) -> None:
-    """`received` and the checksum are of the same bytes; a raw transfer goes on there, cut otherwise."""
+    """`received` and the checksum cover the same bytes, from which a raw transfer continues with other cuts."""
     awkward = awkward_transfer(wire_type)
     transfer = Transfer(awkward.payload, awkward.parameters, awkward.rest, 2000)
     payload, sent = transfer.payload, transfer.bytes
@@ -341,7 +341,7 @@ def test_a_bad_value_in_a_piece_is_refused_as_in_a_whole_chunk(
 @pytest.mark.parametrize("piece", [1, 2, 3, 5000])
 @pytest.mark.parametrize("wire_type", ENCODED)
 def test_a_bad_value_of_the_rest_in_a_piece_is_refused_as_in_a_whole_chunk(wire_type: WireType, piece: int) -> None:
-    """The first buffer: booleans, behind an odd number of bytes in no wire type but in a chunk with PARAMETERs."""
+    """The first buffer has booleans, which follow the PARAMETERs in the same chunk."""
     awkward = awkward_transfer(wire_type)
     transfer = Transfer(awkward.payload, awkward.parameters, awkward.rest, 6000)
     (data,) = transfer.chunks
@@ -386,7 +386,7 @@ def test_a_chunk_that_may_not_begin_is_refused_as_a_whole_one(wire_type: WireTyp
 
 @pytest.mark.parametrize("wire_type", ENCODED)
 def test_damage_in_a_piece_is_found_by_the_footer(wire_type: WireType) -> None:
-    """Of buffers of integers, in which every bit is legal."""
+    """The damage is in buffers of integers, in which every bit is legal."""
     transfer = awkward_transfer(wire_type)
     assembler, _, _ = transfer.decoder()
     steps = transfer.payload.parameter_bytes + 3 + 40
@@ -400,7 +400,7 @@ def test_damage_in_a_piece_is_found_by_the_footer(wire_type: WireType) -> None:
 
 @pytest.mark.parametrize("wire_type", ENCODED)
 def test_an_assembler_that_restarts_forgets_everything(wire_type: WireType) -> None:
-    """Also what it was refused for, and the beginning of an element that had come."""
+    """It also forgets why it was refused, and the beginning of an element that it had received."""
     transfer = awkward_transfer(wire_type)
     sink, fresh = Sink(transfer, "decoding", COMPILED), Sink(transfer, "decoding", COMPILED)
     assembler = sink.assembler
@@ -419,7 +419,7 @@ def test_an_assembler_that_restarts_forgets_everything(wire_type: WireType) -> N
 
 
 def test_values_of_float32_are_received_to_where_they_belong() -> None:
-    """Nothing is copied: the space of a decoding assembler is the parameters' own memory."""
+    """They are not copied, because the space of a decoding assembler is the memory of the parameters."""
     transfer = awkward_transfer(WireType.FLOAT32)
     assembler, parameters, _ = transfer.decoder()
     assembler.begin(600)

@@ -195,7 +195,7 @@ def kept_by_group(dtype: type[np.floating] = np.float32) -> np.ndarray:
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("settings", [{}, {"momentum": 0, "kappa": 2, "pi_max": 1, "signed_gap": 1}])
 def test_a_commit_brings_the_decay_of_each_group(settings: dict[str, float]) -> None:
-    """All tensors of a group decay, vectors too, bit for bit as NumPy does it."""
+    """All tensors of a group decay, vectors too, with the same bits as in NumPy."""
     rule, theta, random = create_rule("gem", **settings), first(), np.random.default_rng(4)
     rule.begin(layout(), GROUPS)
     twin, held, moments = theta.copy(), [theta.copy(), theta.copy()], [np.zeros_like(theta)] * 2

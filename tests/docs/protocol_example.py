@@ -1,6 +1,6 @@
-"""The examples of docs/protocol.md: one join, one pull, one commit; the same commit on the lane. From generated code.
+"""Makes the examples of docs/protocol.md from generated code: Join, Pull, Commit, and the same commit on the lane.
 
-`python -m tests.docs.protocol_example` prints the blocks as they have to stand in the page.
+`python -m tests.docs.protocol_example` prints the blocks that the page must have.
 """
 
 import math
@@ -125,7 +125,7 @@ WELCOME = lane_pb2.LaneWelcome(incarnation=INCARNATION)
 
 
 def lane_block() -> str:
-    """What the block of the lane has to be."""
+    """Return the block of the lane."""
     lines: list[str] = []
     for title, name, kind, message in (
         ("W -> S  HELLO", "HELLO", 1, HELLO),
@@ -142,7 +142,7 @@ def lane_block() -> str:
 
 
 def blocks() -> Iterator[str]:
-    """What the page's blocks have to be, one a message."""
+    """Return the page's blocks, one for each message."""
     for title, message in MESSAGES:
         raw = message.SerializeToString(deterministic=True)
         lines = [f"{title}: {len(raw)} bytes", *_lines(raw, message.DESCRIPTOR, 0)]
@@ -150,7 +150,7 @@ def blocks() -> Iterator[str]:
 
 
 def _lines(raw: bytes, descriptor: Descriptor, depth: int) -> Iterator[str]:
-    """A line a field; a message's own fields follow its tag and length."""
+    """Yield a line for each field. The fields of a submessage follow its tag and length."""
     at = 0
     while at < len(raw):
         start = at

@@ -24,7 +24,7 @@ def simulated_rows() -> list[list[str]]:
 
 
 def simulations() -> list[str]:
-    """The page's commands, a row each."""
+    """Run the page's commands, one for each row."""
     return [command.text for block in blocks_of(STALENESS) if block.runs for command in block.commands]
 
 

@@ -119,7 +119,7 @@ class SimpleWorker:
     # -- one operation ---------------------------------------------------------------------------------------------
 
     async def operate(self) -> None:
-        """One commit, with a fate drawn for it; the rule follows each failure."""
+        """Make one commit with a random fate. After a failure, follow the rule."""
         fate = self._draw.choice(KILLED if self._draw.random() < self._kill_chance else FATES)
         self.tally["operations"] += 1
         self.tally[fate] += 1
@@ -135,7 +135,7 @@ class SimpleWorker:
             await self.recover(fate)
 
     async def _commit(self, fate: str) -> bool:
-        """Begin a commit and break it as `fate` says; whether it was completed."""
+        """Begin a commit, and break it as `fate` says. Returns whether it was completed."""
         deadline = self._draw.uniform(0, 0.03) if fate == "deadline" else None
         if deadline is not None or not self._streams:
             self._drop_streams()
@@ -161,7 +161,7 @@ class SimpleWorker:
         return False
 
     def _prepare(self) -> list[list[Message]]:
-        """The messages of the next commit to each shard."""
+        """Return the messages of the next commit for each shard."""
         parameters = np.zeros(self._model.parameter_count, np.float32)
         own = parameters[self._own]
         own[:] = 0.01 * self._random.standard_normal(own.size)
@@ -267,7 +267,7 @@ class SimpleWorker:
         self._drop_streams()
 
     async def _rejoin(self, fate: str) -> None:
-        """Once; `fate` may be that a server is killed within it."""
+        """Join and pull once. `fate` may be that a server is killed meanwhile."""
         broken = self._draw.randrange(len(self._pieces))
         last_applied, has_parameters = await self._join()
         self._settle(last_applied)
@@ -282,7 +282,7 @@ class SimpleWorker:
         self._check(pulled)
 
     async def _join(self) -> tuple[int, bool]:
-        """Join each shard; what the primary said of last applied sequence and parameters."""
+        """Join each shard. Returns the primary's last applied sequence, and whether it has parameters."""
         answer = await self._pieces[0].join(layout=self._model.to_proto())
         host = self._address.rpartition(":")[0]
         for index, place in enumerate(answer.shards, 1):
@@ -312,7 +312,7 @@ class SimpleWorker:
     # -- the oracle ------------------------------------------------------------------------------------------------
 
     def _settle(self, last_applied: int) -> None:
-        """The server says that so many commits were applied."""
+        """Note that the server has applied this number of commits, and check that this is possible."""
         pending = self._pending
         if pending is None or last_applied != pending.sequence:
             assert last_applied == self.applied, f"{last_applied} commits are applied, {self.applied} were"
@@ -325,7 +325,7 @@ class SimpleWorker:
         self._pending = None
 
     def _check(self, held: Sequence[Transfer | None]) -> None:
-        """What was sent has this worker's applied deltas, bit for bit."""
+        """Check that the received parameters contain this worker's applied deltas, bit for bit."""
         assert self.theta(held)[self._own].tobytes() == self.expected.tobytes()
 
     @staticmethod
@@ -333,7 +333,7 @@ class SimpleWorker:
         return np.concatenate([one.values.parameters for one in held if one is not None])
 
     async def everything(self) -> tuple[int, NDArray[np.float32], bytes]:
-        """Clock, parameters and BUFFERs as the server has them."""
+        """Return the server's clock, parameters and BUFFERs."""
         await self.recover()
         held = [piece.held for piece in self._pieces]
         last = held[-1]

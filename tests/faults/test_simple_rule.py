@@ -87,7 +87,7 @@ async def one_round(worker: SimpleWorker) -> None:
 
 
 async def compare(workers: list[SimpleWorker]) -> None:
-    """Nothing is under way: the server has exactly what each worker was told that it applied."""
+    """Check that the server has exactly what it told each worker that it applied. No call is under way."""
     for worker in workers:
         clock, theta, rest = await worker.everything()
     expected = np.empty_like(theta)

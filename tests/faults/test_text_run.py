@@ -32,7 +32,7 @@ ON_TWO_CORES = 300.0  # seconds, to import PyTorch; nothing is measured by it
 
 
 def steps(log: Path) -> list[dict[str, float]]:
-    """A worker's lines with a loss."""
+    """Return the lines of a worker's log that have a loss."""
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
     return [line for line in lines if "loss" in line and "incarnation" in line]
 

@@ -48,7 +48,7 @@ TRANSPORTS = ("lane", "grpc", "shared-memory")
 
 
 class Worker:
-    """Pulls towards a target of its own, with noise; a fifth of its gradient's elements are zero."""
+    """Moves the parameters towards its own target, with noise. A fifth of its gradient's elements are 0."""
 
     def __init__(self, address: str, number: int, transport: str, wire_type: WireType) -> None:
         self._random = np.random.default_rng(number)
@@ -72,7 +72,7 @@ class Worker:
             self.client.initialize(memoryview(first.tobytes() + bytes(8)))
 
     def train(self, commits: int, eta: float) -> None:
-        """Pull, and make so many commits."""
+        """Pull, and make this number of commits."""
         self.client.pull(self._held)
         for _ in range(commits):
             assert self.client.commit(self._delta(eta), self._held, loss=1.0, samples=1).applied
@@ -102,7 +102,7 @@ def training(address: str, transport: str, wire_type: WireType = WireType.FLOAT3
 
 
 def train(workers: list[Worker], commits: int, eta: float) -> None:
-    """Let all workers make so many commits each, at once."""
+    """Let all workers make this number of commits each, concurrently."""
     errors: list[BaseException] = []
 
     def one(worker: Worker) -> None:

@@ -79,7 +79,7 @@ def lane_in(side: Side, state: State, buffer_bytes: int = 100 << 10) -> Lane:
 
 
 def put(lane: Lane, data: bytes) -> Frame | None:
-    """Receive this; the next frame, if it is complete."""
+    """Receive bytes. Returns the next frame if it is complete."""
     space = lane.space
     assert len(data) <= len(space)
     space[: len(data)] = data
@@ -87,7 +87,7 @@ def put(lane: Lane, data: bytes) -> Frame | None:
 
 
 def frames(lane: Lane, data: bytes) -> Iterator[Frame]:
-    """Receive this; all frames that are complete then."""
+    """Receive bytes. Returns all frames that are then complete."""
     found = put(lane, data)
     while found is not None:
         yield found
@@ -230,7 +230,7 @@ def test_a_larger_buffer_keeps_what_has_come(held: int) -> None:
 @pytest.mark.parametrize("after", [State.COMMITTING, State.IDLE])
 @pytest.mark.parametrize("received", [3, 5, 9, 30])
 def test_a_message_that_comes_early_is_read_once_its_turn_has_come(received: int, after: State) -> None:
-    """By the rules of that turn, with whatever has come of it by then."""
+    """It is then read by the rules of the new state, with the part of it that has come."""
     lane = lane_in(Side.SERVER, State.REPLYING)
     sent = frame(Kind.MESSAGE, b"chunk") + frame(Kind.MESSAGE, b"and the footer")
     found = list(frames(lane, sent[:received]))

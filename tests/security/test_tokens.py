@@ -47,7 +47,7 @@ def server(serve: Serve, tokens: Path) -> RealServer:
 
 
 def call(server: RealServer, method: str, metadata: dict[str, str], request: Message | bytes = b"") -> str:
-    """What the server says to one call: "" or the reason of its refusal, whose form is checked."""
+    """Make a call. Returns an empty text, or the reason of the refusal, whose form is checked."""
     described = METHODS[method]
     kinds = (
         "stream" if streaming else "unary" for streaming in (described.client_streaming, described.server_streaming)

@@ -176,7 +176,7 @@ async def test_an_illegal_frame_ends_an_upload_and_gives_its_buffer_back(serving
 
 @pytest.mark.parametrize("sent", [*ILLEGAL, TOO_LARGE])
 async def test_a_frame_out_of_turn_ends_a_connection_whose_worker_waits(crowded: Serving, sent: bytes) -> None:
-    """For a buffer, which another one holds."""
+    """The worker waits for a staging buffer that another one has."""
     worker, other = await crowded.training(2, LARGE)
     holder, _ = await uploading(other)
     async with crowded.unchanged(worker):
@@ -216,7 +216,7 @@ async def test_the_begin_of_a_frame_does_not_change_the_commit_that_waits(crowde
 
 
 async def test_a_message_that_comes_early_does_not_change_the_commit_that_waits(crowded: Serving) -> None:
-    """Nor does more of it than the connection's buffer has space for. It is read afterwards, and has no header."""
+    """The message is larger than the free space in the connection's buffer, is read afterwards, and has no header."""
     early = frame(MESSAGE, bytes([26, 3, 1, 2, 3])) + b"\xff" * 60_000
     peer, sending = await waiting_commit_unchanged_by(crowded, early)
     assert [kind async for kind, _ in frames_of(peer)][-1:] == [END]
@@ -241,7 +241,7 @@ async def test_messages_behind_the_footer_are_out_of_turn(serving: Serving) -> N
 
 @pytest.mark.parametrize("pause_at", [None, -3, -12, -20, 100_000])
 async def test_a_large_message_may_have_its_footer_behind_its_chunk(serving: Serving, pause_at: int | None) -> None:
-    """However the bytes arrive."""
+    """The message may arrive in any pieces."""
     (worker,) = await serving.training(1, LARGE)
     peer, _ = await uploading(worker)
     commit = worker.prepare(worker.delta(1))
@@ -304,7 +304,7 @@ async def test_breaks_are_told_of_once(serving: Serving, caplog: pytest.LogCaptu
 async def test_a_commit_cut_at_any_byte_of_its_frames_is_the_same_commit(
     serving: Serving, model: Model, chunk_bytes: int, cuts: Sequence[int]
 ) -> None:
-    """In two pieces, the second of which comes in a later turn of the event loop."""
+    """The frames arrive in two pieces, the second of which comes in a later turn of the event loop."""
     (worker,) = await serving.training(1, model)
     peer = await welcomed(worker)
     for number, cut in enumerate(cuts, 1):
@@ -408,7 +408,7 @@ async def test_a_slow_reader_that_takes_something_is_not_closed(
 
 
 async def test_a_flood_of_tiny_chunks_lets_others_be_served(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is legal, and costs the server far more than its worker: what is taken in one turn is bounded."""
+    """Each chunk is legal, and costs the server far more than its worker, so the work in one turn is limited."""
     flooding, other = await serving.training(2, LARGE)
     peer, _ = await uploading(flooding)
     turns: list[int] = []
@@ -451,7 +451,7 @@ async def test_a_flood_of_tiny_chunks_lets_others_be_served(serving: Serving, mo
 
 
 async def test_a_flood_of_bytes_lets_others_be_served(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn is bounded by bytes, too: chunks of 1 MiB are four frames of it."""
+    """A turn is also limited by bytes. Chunks of 1 MiB reach this limit after four frames."""
     monkeypatch.setattr(lane_connection, "TURN_BYTES", 1 << 16)
     (worker,) = await serving.training(1, WIDE)
     peer, messages = await uploading(worker)

@@ -34,7 +34,7 @@ GOOD = hello(SESSION, INCARNATION).SerializeToString()
 
 
 async def wait_for_words(connection: LaneConnection) -> None:
-    """A handler that lets its worker in, and takes whatever it says."""
+    """A handler that accepts its worker, and reads whatever it sends."""
     connection.welcome(100, 0)
     while await connection.receive() is not None:
         pass
@@ -401,7 +401,7 @@ async def test_calls_are_cancelled_after_the_grace_of_a_drain(grace: float | Non
 async def test_a_peer_that_has_gone_before_it_is_accepted_harms_nobody(
     is_secured: bool, authority: Authority, certificates: WatchedFiles[Certificates]
 ) -> None:
-    """It has no address any more, and no TLS can begin."""
+    """Its socket has no address any more, and TLS cannot begin."""
     async with on_stage(certificates=certificates if is_secured else None) as stage:
         for sent in (b"", b"x") * 10:
             plain = socket.create_connection(("127.0.0.1", stage.number))
@@ -453,7 +453,7 @@ FOREIGN = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0))
 
 
 def resolve(monkeypatch: pytest.MonkeyPatch, addresses: list[tuple[object, ...]]) -> None:
-    """Every host has these addresses."""
+    """Make every host name resolve to these addresses."""
     monkeypatch.setattr(lane_port.socket, "getaddrinfo", lambda *_, **__: addresses)
 
 

@@ -37,9 +37,9 @@ CASES = [pytest.param(*one, marks=() if one in QUICK else pytest.mark.long) for 
 
 
 def train(shards: int, folder: Path, first: int, *, crash: bool = False, **settings: object) -> Float32:
-    """Round robin over rounds `first` to `first` + ROUNDS; return theta.
+    """Train workers in turn, in rounds `first` to `first` + ROUNDS. Returns theta.
 
-    `crash`: leave in `folder` what lay on the disk at the last commit, as if all servers had been killed then.
+    With `crash`, `folder` then has what was on the disk at the last commit, as if all servers had been killed then.
     """
     with serving(shards, folder, **settings) as group:
         workers = [Worker(group.address, number) for number in range(WORKERS)]

@@ -33,7 +33,7 @@ class Result(NamedTuple):
 
 
 def run(shards: int, rule: str, layout: Layout = MODEL) -> Result:
-    """Round robin; one worker leaves and comes back under another session."""
+    """Train workers in turn, of which one leaves and returns with another session."""
     with serving(shards, rule=rule) as group:
         workers = [Worker(group.address, number, layout) for number in range(WORKERS)]
         for worker in workers:
@@ -73,7 +73,7 @@ def test_shards_move_the_model_as_one_server(rule: str, shards: int) -> None:
 
 
 def run_at_once(shards: int) -> Float32:
-    """Concurrent workers in round robin."""
+    """Run concurrent workers whose commits are served in strict turns."""
     with serving(shards, rule="gem", order="round-robin", min_workers=WORKERS, steps=ROUNDS) as group:
         workers = [Worker(group.address, number) for number in range(WORKERS)]
         for worker in workers:

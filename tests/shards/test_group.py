@@ -63,7 +63,7 @@ def group() -> Iterator[Group]:
 
 
 def follow(address: str, **hello: Any) -> grpc.RpcError:
-    """The refusal of a secondary that says this."""
+    """Return the refusal of a secondary whose first message this is."""
     with grpc.insecure_channel(address) as channel:
         call = channel.stream_stream(
             FOLLOW,
@@ -155,7 +155,7 @@ def test_a_secondary_refuses_what_is_for_the_primary(group: Group) -> None:
 
 
 def refusal(address: str, call: str, request: Any) -> str:
-    """Why the server refuses this call."""
+    """Return why the server refuses this call."""
     with grpc.insecure_channel(address) as channel:
         kind = observer_pb2_grpc.ObserverServiceStub if call == "GetStatus" else worker_pb2_grpc.WorkerServiceStub
         with pytest.raises(grpc.RpcError) as refused:
@@ -210,7 +210,7 @@ def test_a_shard_with_a_setting_that_must_be_equal_does_not_start(setting: dict[
 
 
 def test_all_shards_have_as_many_staging_buffers() -> None:
-    """Or a round-robin worker waits for a buffer that a later one's piece holds."""
+    """Otherwise a worker in strict turns could wait for a buffer that has the piece of a later one."""
     # Half of it is just short of a fifth of SMALL_BUFFERS_BYTES; the last shard has more than half.
     layout = Layout(
         [
@@ -295,7 +295,7 @@ def test_a_model_that_a_secondary_can_never_hold_is_refused_at_once() -> None:
 
 
 def test_a_repeated_commit_needs_its_pieces_again(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shard 1 reports its piece, which the primary refuses meanwhile, late, and hears of that late."""
+    """The primary refuses the commit while the report of shard 1 about its piece is late, and so is the refusal."""
     waits: list[Piece] = []
     reports: list[Report] = []
     operations: list[Operation] = []
@@ -338,7 +338,7 @@ def test_a_repeated_commit_needs_its_pieces_again(group: Group, monkeypatch: pyt
 
 
 def test_a_refusal_that_the_primary_does_not_give_ends_the_call(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of an old token at one shard."""
+    """One shard may refuse alone, for example an old token."""
     monkeypatch.setattr("gem_worker.client.shards.REFUSAL_SECONDS", 0.2)
     commit = Committer.commit
 

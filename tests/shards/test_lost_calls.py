@@ -140,7 +140,7 @@ def test_a_call_that_ends_at_one_shard_makes_the_others_ask_for_the_commit_again
 
 
 def test_a_call_whose_loss_grpc_reports_as_an_error_is_lost_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a write that fails before the call is cancelled."""
+    """A write that fails before the call is cancelled makes gRPC report an error."""
     receive_into = GrpcTransport.receive_into
     failed: list[GrpcTransport] = []
 

@@ -23,7 +23,7 @@ MOVED = Recipe(RecipeKind.MOVEMENT, "LAMB", GROUPS, (0, 1, 1))
 
 
 def momenta(group: Group) -> list[float]:
-    """The setting of each shard's rule that tells movement and direction auto from all else."""
+    """Return the momentum of each shard's rule, which shows whether workers apply the momentum themselves."""
     return [server.in_loop(lambda one=server: one.server.rule.settings["momentum"]) for server in group.servers]
 
 
@@ -32,14 +32,14 @@ def recipes(group: Group) -> list[Recipe | None]:
 
 
 def train(shards: int, folder: Path, first: int, recipe: Recipe, *, crash: bool) -> Float32:
-    """Round robin over rounds `first` to `first` + ROUNDS; return theta.
+    """Train workers in turn, in rounds `first` to `first` + ROUNDS. Returns theta.
 
     Args:
-        shards: number of servers, which resume from `folder` what is there.
-        folder: their data directories.
-        first: rounds that were trained before.
-        recipe: of all workers.
-        crash: leave in `folder` what lay on the disk at the last commit, as if all servers had been killed then.
+        shards: number of servers, which resume what is in `folder`.
+        folder: the folder of their data directories.
+        first: number of rounds that were trained before.
+        recipe: the recipe of all workers.
+        crash: whether `folder` then has what was on the disk at the last commit, as if all servers had been killed.
     """
     with serving(shards, folder, rule="auto", durability="commit", resume=True) as group:
         workers = [Worker(group.address, number, recipe=recipe) for number in range(WORKERS)]

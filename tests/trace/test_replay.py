@@ -79,7 +79,7 @@ async def test_replay_with_weight_decay_and_a_schedule_is_bit_equal(serve: Serve
 
 
 def adamw(model: Model) -> run_pb2.Recipe:
-    """Of a script whose two parameter groups decay differently; every second tensor is in the second one."""
+    """Return a recipe with two parameter groups that decay differently. Every second tensor is in the second group."""
     count = sum(tensor.kind == "parameter" for tensor in model.tensors)
     groups = [run_pb2.RecipeGroup(settings={"lr": 0.1, "weight_decay": decay}) for decay in (0.1, 0.0)]
     return run_pb2.Recipe(
@@ -268,7 +268,7 @@ async def test_a_run_that_is_resumed_goes_on_in_its_trace(serve: Serve, tmp_path
 
 
 async def test_commits_that_a_server_did_not_have_any_more_are_told(serve: Serve, tmp_path: Path) -> None:
-    """As after a crash at level interval, and after a backup of an earlier time was restored."""
+    """This happens after a crash at level interval, and after an earlier backup was restored."""
     path, settings = tmp_path / "run.trace", {"data_dir": tmp_path / "data", "resume": True, "checkpoint_interval": 0}
     serving = await serve(record=path, **settings)
     workers = await serving.training(1)
@@ -366,7 +366,7 @@ async def test_refused_commits_leave_no_trace(serve: Serve, tmp_path: Path) -> N
 
 
 def rewrite(path: Path, change: Change) -> None:
-    """Every record written anew, after `change` had its event and payload."""
+    """Write every record anew, after `change` was called with its event and payload."""
     changed = []
     for record in read_records(map_file(path)):
         event, body = dict(record.event), bytearray(record.payload)
@@ -391,7 +391,7 @@ def at_5(change: Change) -> Change:
 
 
 def other_value(event: dict[str, Any], body: bytearray) -> None:
-    """Of the first element; a changed bit alone can vanish in the rounding of the next update."""
+    """Change the value of the first element. A single changed bit could vanish in the rounding of the next update."""
     body[:4] = np.float32(123).tobytes()
 
 

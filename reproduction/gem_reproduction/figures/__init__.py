@@ -1,4 +1,4 @@
-"""Registry of figures."""
+"""The registry of figures."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ from gem_reproduction.figures.wire_types import WireTypes
 
 __all__ = ["ALL", "BEYOND", "Figure", "Group", "Verdict", "choose", "figure_names"]
 
-# Names of groups.
+# Names that stand for groups of figures.
 ALL = "all"
 BEYOND = "beyond"
 
@@ -41,12 +41,12 @@ _FIGURES: dict[str, Figure] = {
 
 
 def figure_names() -> tuple[str, ...]:
-    """All figure names."""
+    """Return the names of all figures."""
     return tuple(_FIGURES)
 
 
 def choose(names: Sequence[str]) -> list[Figure]:
-    """Figures in registry order. Raises ReproductionError."""
+    """Return the named figures in the registry's order. Raises ReproductionError for an unknown name."""
     groups = {
         ALL: tuple(name for name in _FIGURES if name not in _BEYOND),
         BEYOND: tuple(_BEYOND),

@@ -1,4 +1,4 @@
-"""Base types of figures."""
+"""The interface of figures, and the results that they judge."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 
-# Table label of `Group.median_pi`.
+# The label of `Group.median_pi` in tables.
 MEDIAN = "median of pi, second half"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Claim, and whether it holds.
+    """A claim, and whether it holds.
 
-    `numbers`: by row and column, maybe inf. `must_hold`: a violation is a bug in gemps.
+    `numbers` are by row and column, and may be infinite. With `must_hold`, a violation means that gemps has a bug.
     """
 
     claim: str
@@ -35,7 +35,7 @@ class Verdict:
 
 
 class Group:
-    """A run over several seeds."""
+    """The outcomes of one run over several seeds."""
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
         self.outcomes = tuple(outcomes)
@@ -47,12 +47,12 @@ class Group:
 
     @property
     def minibatch_loss(self) -> float:
-        """Last tenth's, as `loss`."""
+        """The mean loss over the last tenth of the run's minibatches, averaged over seeds as `loss` is."""
         return geometric_mean([one.minibatch_loss for one in self.outcomes])
 
     @property
     def test_loss(self) -> float:
-        """Held-out, as `loss`."""
+        """The held-out loss, averaged over seeds as `loss` is."""
         return geometric_mean([one.test_loss for one in self.outcomes])
 
     @property
@@ -62,16 +62,16 @@ class Group:
 
     @property
     def diverged(self) -> int:
-        """Diverged runs."""
+        """The number of runs that diverged."""
         return sum(one.has_diverged for one in self.outcomes)
 
     @property
     def failures(self) -> int:
-        """Failed runs."""
+        """The number of runs that failed."""
         return sum(one.has_failed for one in self.outcomes)
 
     def mean(self, name: str) -> float:
-        """An attribute's mean."""
+        """Return the mean of an attribute over the runs."""
         return float(np.mean([getattr(one, name) for one in self.outcomes]))
 
     @property
@@ -82,9 +82,9 @@ class Group:
 
 
 class Figure(ABC):
-    """Figure.
+    """A figure of the reproduction.
 
-    `about`: what is run, and differences from the paper. `remark`: interpretation. `size`: inches.
+    `about` says what is run, and how this differs from the paper. `remark` interprets the result. `size` is in inches.
     """
 
     name: ClassVar[str]
@@ -95,24 +95,24 @@ class Figure(ABC):
     size: ClassVar[tuple[float, float]] = (7.0, 4.4)
 
     def subtitle(self, scope: Scope) -> str:
-        """Picture's subtitle."""
+        """Return the picture's subtitle."""
         return scope.subtitle()
 
     @abstractmethod
     def runs(self, scope: Scope) -> dict[str, tuple[Run, ...]]:
-        """Declare runs over seeds, by name."""
+        """Return the runs that the figure needs, over all seeds, by name."""
 
     @abstractmethod
     def judge(self, found: Mapping[str, Group]) -> list[Verdict]:
-        """Judge the claim; `found` has the names of `runs`."""
+        """Judge the figure's claims. `found` has the outcomes by the names of `runs`."""
 
     @abstractmethod
     def draw(self, found: Mapping[str, Group], canvas: Canvas) -> None:
-        """Draw on a canvas with heading."""
+        """Draw the figure on a canvas that has the heading already."""
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Geometric mean of non-negative numbers, or inf."""
+    """Return the geometric mean of non-negative numbers, or infinity."""
     if not all(math.isfinite(one) for one in values):
         return math.inf
     return math.exp(sum(math.log(max(one, 1e-300)) for one in values) / len(values))
