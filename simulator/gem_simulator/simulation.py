@@ -40,8 +40,8 @@ def simulate(
     """Simulate a run.
 
     `rule` and `task` replace those of the settings; a rule object can serve only one simulation. `record` is the path
-    of a trace to write. `before_rule` is called with theta, the state of the rule (whose snapshot is s_w) and the
-    delta, and must not change them. Raises SimulationError, RuleError or TaskError.
+    of a trace to write, which needs the exchange `service`. `before_rule` is called with theta, the state of the rule
+    (whose snapshot is s_w) and the delta, and must not change them. Raises SimulationError, RuleError or TaskError.
     """
     if not settings.has_end:
         raise SimulationError("there is no end: give --steps, --commits or --seconds")

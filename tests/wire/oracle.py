@@ -1,4 +1,4 @@
-"""What the central variable must be after these commits in this order: gem_core's rule, applied here."""
+"""Computes with gem_core's rule what the central variable must be after commits in a known order."""
 
 import math
 

@@ -177,7 +177,7 @@ async def test_gap_in_the_sequence_is_refused(serving: Serving, model: Model, se
 
 @pytest.mark.parametrize("commits", [0, 2])
 async def test_sequence_0_is_refused(serving: Serving, commits: int) -> None:
-    """Also in a new session, whose last applied sequence is 0: there is nothing to repeat."""
+    """This also holds in a new session, whose last applied sequence is 0, because there is nothing to repeat."""
     worker = await training_worker(serving, commits=commits)
     commit = worker.prepare(worker.delta(9), sequence=0)
     await serving.refuses(worker, commit, "MALFORMED", "SEQUENCE_GAP")

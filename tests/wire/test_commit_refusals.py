@@ -32,7 +32,7 @@ def chunk_at(commit: Commit, start: int, end: int) -> bytes:
 
 
 async def refused_or_illegal(stream: CommitStream, *reasons: str) -> None:
-    """Refused over gRPC; on the lane such a frame is illegal, whatever it says: END has no reason of errors.proto."""
+    """Return the refusal over gRPC. On the lane such a frame is illegal, and END has no reason of errors.proto."""
     if not stream.worker.uses_lane:
         await stream.refused(*reasons)
         return
@@ -124,7 +124,7 @@ async def test_another_session_in_a_later_header_of_the_stream_is_refused(servin
 
 
 async def test_parts_may_come_in_any_field_order_within_a_message(serving: Serving) -> None:
-    """Protobuf leaves the order of fields on the wire to the writer; so do we."""
+    """Protobuf lets the writer choose the order of fields on the wire, and so does the contract."""
     worker = await one_worker(serving, SMALL)
     commit = worker.prepare(worker.delta(1))
     parts = (

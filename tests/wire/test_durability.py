@@ -73,7 +73,7 @@ async def test_without_a_directory_the_level_is_none(serve: Serve) -> None:
 
 
 async def test_commit_is_acknowledged_after_it_is_in_the_log(serve: Serve, tmp_path: Path) -> None:
-    """What the directory holds at the moment of the reply is enough to come back to it."""
+    """A server can resume at this commit from what the directory has at the moment of the reply."""
     serving = await serve(data_dir=tmp_path, durability="commit", checkpoint_interval=0)
     workers = await serving.training(3)
     for seed in range(4):

@@ -17,7 +17,7 @@ EARLY = [*FEATURES, "early-proceed"]
 
 
 async def replied(stream: CommitStream) -> tuple[int, commit_pb2.CommitResponse]:
-    """Read a reply to its end; the sequence of the proceed in its last message (0: none), and its first message."""
+    """Read a reply to its end. Returns the sequence of the proceed in its last message, or 0, and its first message."""
     first = message = await stream.receive()
     assert first.HasField("verdict")
     while not message.HasField("footer"):
@@ -89,7 +89,7 @@ async def test_in_a_run_that_takes_turns_there_is_none(serve: Serve) -> None:
 
 
 async def test_a_commit_whose_promised_buffer_was_taken_waits_unread(serve: Serve) -> None:
-    """And is applied once there is one; no other proceed comes."""
+    """It is applied when a buffer is free, and no other proceed comes."""
     serving = await serve(staging_buffers=1)
     first, second = await serving.training(2, LARGE, features=EARLY)
     stream, granted = await first_commit(first)
@@ -130,7 +130,7 @@ async def test_a_worker_that_breaks_off_while_it_waits_unread_is_noticed(
 
 
 async def test_chunks_that_nobody_asked_for_are_read_once_there_is_a_buffer(serving: Serving) -> None:
-    """On the lane as over gRPC, where the server cannot tell."""
+    """This holds on the lane as over gRPC, where the server cannot distinguish them."""
     (worker,) = await serving.training(1, LARGE)
     commit = worker.prepare(worker.delta(1), chunk_bytes=64 * 1024)
     stream = worker.commit_stream()

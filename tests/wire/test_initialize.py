@@ -40,7 +40,7 @@ def upload(worker: RawWorker, chunk_bytes: int = CHUNK) -> list[parameters_pb2.I
 
 
 def uploads() -> list[Upload]:
-    """Those that the server, in this process, still has."""
+    """Return the uploads that the server, which is in this process, still has in memory."""
     return [one for one in gc.get_objects() if type(one) is Upload]  # asking all of them for their class warns of some
 
 
@@ -78,7 +78,7 @@ async def test_winner_that_uploads_again_is_told_that_parameters_exist(serving: 
 
 
 async def test_upload_under_way_is_told_before_its_end(serving: Serving) -> None:
-    """Nobody has to finish an upload that has lost."""
+    """A worker does not have to finish an upload that has lost."""
     loser = await serving.joined(LARGE)
     stream = loser.initialize_stream()
     messages = upload(loser)
@@ -91,7 +91,7 @@ async def test_upload_under_way_is_told_before_its_end(serving: Serving) -> None
 
 
 async def test_upload_that_came_second_is_forgotten(serving: Serving) -> None:
-    """It has the size of the model."""
+    """Its memory, which has the size of the model, is freed."""
     first, second = await serving.joined(LARGE), await serving.joined(LARGE)
     stream = second.initialize_stream()
     for message in upload(second)[:4]:
@@ -212,7 +212,7 @@ async def test_upload_with_an_illegal_parameter_is_refused(serving: Serving, val
 
 
 async def test_parameters_that_legal_deltas_made_larger_than_any_of_them_begin_a_new_run(serve: Serve) -> None:
-    """What one server gives out the next one takes, bit for bit."""
+    """The next server accepts the parameters that a server has sent, bit for bit."""
     older, newer = await serve(), await serve()
     (worker,) = await older.training(1)
     delta = worker.delta(1)

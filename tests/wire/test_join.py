@@ -79,7 +79,7 @@ async def test_join_answers_with_the_digest_of_the_layout(serving: Serving) -> N
 async def test_a_commit_has_as_many_local_steps_as_the_run(
     serve: Serve, steps: int, is_taken: bool, leaves: bool
 ) -> None:
-    """The last one of a worker that leaves may have fewer."""
+    """The last commit of a worker that leaves may have fewer."""
     serving = await serve(local_steps=4)
     (worker,) = await serving.training(features=["local-steps"])
     commit = worker.prepare(worker.delta(1), local_steps=steps, leaves=leaves)

@@ -92,7 +92,7 @@ async def test_join_without_a_layout_is_refused(serving: Serving) -> None:
 
 
 async def test_2_mib_of_empty_tensors_are_refused(serving: Serving) -> None:
-    """Cheap to send, expensive to look at one by one."""
+    """They are cheap to send, and expensive to parse one by one."""
     worker = serving.worker()
     request = worker.join_request()
     request.ClearField("layout")
@@ -105,14 +105,14 @@ async def test_2_mib_of_empty_tensors_are_refused(serving: Serving) -> None:
 
 
 async def test_digest_is_of_the_canonical_text() -> None:
-    """The worked example of layout.proto: torch.nn.Linear(64, 10). Holds this folder's own model to the contract."""
+    """The example of layout.proto, torch.nn.Linear(64, 10), checks this folder's own model against the contract."""
     linear = Model([Tensor("weight", (10, 64)), Tensor("bias", (10,))])
     assert linear.digest.hex() == "449a6fa3eb844edeeae86b5af711a95fd0f0d0b32182c7b1bd07ff0d88f97e0c"
     assert Tensor("steps", (), "buffer", "int64").canonical_line() == "buffer int64 0: 5:steps\n"
 
 
 async def test_a_role_may_be_given_or_left_out(serving: Serving) -> None:
-    """As by workers in other languages, in one run with PyTorch's; the first one's roles count."""
+    """Workers in other languages may omit it in a run with PyTorch's workers. The first worker's roles count."""
     bare = Model([Tensor("table", (5, 2))])
     told = Model([Tensor("table", (5, 2), role=layout_pb2.TENSOR_ROLE_EMBEDDING)])
     unknown = Model([Tensor("table", (5, 2), role=77)])
@@ -190,7 +190,7 @@ async def test_worker_with_another_layout_is_refused_with_the_first_tensor_that_
 
 
 async def test_worker_that_committed_before_may_return_with_other_frozen_values(serving: Serving) -> None:
-    """Its script changed them. It gets the run's digest, which the headers of transfers have."""
+    """Its script has changed them. Join answers with the run's digest, which the headers of transfers have, too."""
     changed = SMALL.with_tensor(4, sha256=SHA256[::-1])
     (first,) = await serving.training(1)
     await refused(serving.worker(changed, first.name).join(), "LAYOUT_MISMATCH")  # no commit yet

@@ -59,7 +59,7 @@ async def waiter(worker: RawWorker) -> CommitStream:
 
 
 async def finish(stream: CommitStream, chunks_sent: int = 0) -> None:
-    """Sends what is left of the stream's commit, and reads what it brings."""
+    """Send the rest of the stream's commit, and read the reply."""
     commit = stream.worker.prepare(stream.worker.delta(1))
     for message in commit.chunk_messages()[chunks_sent:]:
         await stream.send(message)
@@ -68,7 +68,7 @@ async def finish(stream: CommitStream, chunks_sent: int = 0) -> None:
 
 
 async def slowly(pieces: Iterable[T]) -> AsyncIterator[T]:
-    """Pause before each."""
+    """Yield the pieces, with a pause before each."""
     for piece in pieces:
         await asyncio.sleep(SLOW_CHUNK_SECONDS)
         yield piece
@@ -141,7 +141,7 @@ async def test_place_in_the_waiting_room_is_given_back_when_its_call_is_cancelle
 
 
 async def test_holder_that_stalls_while_others_wait_loses_its_buffer(serve: Serve) -> None:
-    """The holder was there first."""
+    """The holder got its buffer before the others came."""
     serving = await serve(staging_buffers=1, stall_timeout=0.2)
     first, second = await serving.training(2, LARGE)
     held = await holder(first)
@@ -153,7 +153,7 @@ async def test_holder_that_stalls_while_others_wait_loses_its_buffer(serve: Serv
 
 
 async def test_holder_that_stalls_when_others_wait_already_loses_its_buffer(serve: Serve) -> None:
-    """The other order: it gets its buffer while others wait, works for a while, and then stalls."""
+    """The holder gets its buffer while others wait already, sends for a while, and then stalls."""
     serving = await serve(staging_buffers=1, stall_timeout=0.2)
     first, second, third = await serving.training(3, LARGE)
     held = await holder(first)
@@ -226,7 +226,7 @@ async def test_holder_that_nobody_waits_for_keeps_its_buffer(serve: Serve, monke
 
 
 async def test_slow_holder_that_makes_progress_keeps_its_buffer(serve: Serve) -> None:
-    """Progress counts, not the whole: the upload takes longer than the time-out."""
+    """Progress counts, so the whole upload may take longer than the time-out."""
     serving = await serve(staging_buffers=1, stall_timeout=2.0)
     first, second = await serving.training(2, LARGE)
     held = await holder(first)
@@ -243,7 +243,7 @@ async def test_slow_holder_that_makes_progress_keeps_its_buffer(serve: Serve) ->
 
 
 async def test_few_bytes_of_a_large_chunk_are_progress(serve: Serve) -> None:
-    """On the lane, where the server wakes at every 256 KiB of a long chunk otherwise."""
+    """The case is the lane, where the server otherwise wakes only at every 256 KiB of a long chunk."""
     serving = await serve(staging_buffers=1, stall_timeout=1.0)
     first, second = await serving.training(2, MEDIUM)
     commit = first.prepare(first.delta(1), chunk_bytes=2 * MIB)
@@ -325,7 +325,7 @@ async def refused_at_once(worker: RawWorker, method: str, message: bytes) -> Non
 
 
 async def test_2_mib_of_empty_submessages_are_refused_and_cost_little(tmp_path: Path) -> None:
-    """Parsed first, they cost a hundred times their size (docs/design.md, section 3)."""
+    """If they were parsed first, they would take a hundred times their size (docs/design.md, section 3)."""
     async with server_process(tmp_path) as server:
         (worker,) = await server.training(1)
         for method, field in product(METHODS, range(1, 6)):

@@ -28,7 +28,7 @@ async def begun_upload(worker: RawWorker) -> tuple[Commit, CommitStream]:
 
 @pytest.mark.parametrize("call", ["join", "pull"])
 async def test_the_call_ends_an_upload_and_discards_it(serve: Serve, call: str) -> None:
-    """Also where the upload holds the only buffer; its rest changes nothing."""
+    """This also holds if the upload has the only buffer. The rest of the upload changes nothing."""
     serving = await serve(staging_buffers=1)
     (worker,) = await serving.training(1, LARGE)
     commit, stream = await begun_upload(worker)
@@ -105,7 +105,7 @@ async def test_pull_comes_behind_a_complete_commit(serve: Serve) -> None:
 
 
 async def test_a_worker_with_one_rule_for_all_failures_is_exact(serving: Serving) -> None:
-    """After each tear, wherever it is: Join, Pull, the next sequence. At most one delta is lost each time."""
+    """After each break the worker joins, pulls and uses the next sequence. A break costs at most one delta."""
     (worker,) = await serving.training(1, LARGE)
     kept = 0
     for number in range(12):

@@ -12,7 +12,7 @@ DRAFT = "/gemps.v1.ParameterServerService/"
 
 @pytest.mark.parametrize("method", ["Join", "Pull", "Commit", "Heartbeat", "GetStatus", "Follow", "Another"])
 async def test_a_caller_of_the_drafts_service_is_refused_for_good(serving: Serving, method: str) -> None:
-    """Of whatever kind its call is; metadata says that it is final (refusals.py)."""
+    """This holds for every kind of call, and the metadata says that it is final (refusals.py)."""
     call = serving.channel.stream_stream(DRAFT + method)()
     refusal = await refused(call.read(), "VERSION")
     assert "gemps 0.1" in refusal.message

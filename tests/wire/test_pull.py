@@ -185,7 +185,7 @@ async def chunky(serve: Serve, **join_fields: object) -> tuple[Serving, RawWorke
 
 @pytest.mark.parametrize("chunks", range(6))
 async def test_pull_torn_at_any_chunk_goes_on_where_it_stopped(serve: Serve, chunks: int) -> None:
-    """Also when the central variable has moved on: a resumed pull reads the session's snapshot unchanged."""
+    """This also holds when the central variable has changed, because a resumed pull reads the session's snapshot."""
     serving, worker, other = await chunky(serve)
     await other.commit(other.delta(1))
     expected = bytes((await serving.read(LARGE)).payload)
@@ -263,7 +263,7 @@ async def test_resume_without_a_session_is_refused(serving: Serving) -> None:
 
 
 async def test_resume_offset_without_a_version_is_refused_or_starts_anew(serving: Serving) -> None:
-    """It says where to go on, but not in what; an answer that starts in the middle would be a torn read."""
+    """It does not say in which version to continue, and an answer from another version's middle would mix the two."""
     (worker,) = await serving.training(1)
     answer = await answered_or_refused(worker.pull(resume_offset=4), "MALFORMED")
     assert isinstance(answer, Refusal) or answer.complete
@@ -273,7 +273,7 @@ async def test_resume_offset_without_a_version_is_refused_or_starts_anew(serving
 
 
 async def test_reader_sees_one_version_while_workers_commit(serve: Serve) -> None:
-    """Never torn: a payload is of exactly the version that its header says."""
+    """The parameters never mix versions: a payload is exactly of the version in its header."""
     serving, worker, _ = await chunky(serve)
     seen: dict[int, bytes] = {1: bytes(worker.held.payload)}
     for seed in range(5):

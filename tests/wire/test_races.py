@@ -100,7 +100,7 @@ async def test_many_retries_of_a_queued_commit_are_applied_once(serve: Serve) ->
 
 
 async def test_other_content_under_a_queued_sequence_is_not_applied(serve: Serve) -> None:
-    """Whatever is answered, and when: the sequence names the commit that became complete first."""
+    """Whatever the answer is, and whenever it comes, the sequence stands for the commit that was complete first."""
     serving, (first, worker) = await by_turns(serve, 2)
     oracle = Oracle(await serving.values(LARGE))
     oracle.pull(first.name)
@@ -278,7 +278,7 @@ async def read_rest(stream: Stream, header_field: str, transfer: Transfer) -> No
 
 
 async def answered_or_ended(call: Awaitable[None], reason: str = "NEWER_CALL") -> None:
-    """Where the call is refused it is for this reason; on the lane, where a message is torn, the connection ends."""
+    """Await an answer or a refusal for this reason. On the lane, a torn message may end the connection instead."""
     [answer] = await asyncio.wait_for(asyncio.gather(call, return_exceptions=True), PATIENCE)
     if answer is None:
         return
@@ -288,7 +288,7 @@ async def answered_or_ended(call: Awaitable[None], reason: str = "NEWER_CALL") -
 
 
 async def read_to_the_end(stream: CommitStream, expected: bytes, clock: int, reason: str = "NEWER_CALL") -> None:
-    """What an older reply still brings is of its own version, to the last byte it brings; then it ends."""
+    """Read the rest of an older reply, all of which must be of its own version, until the stream ends."""
     reply = Transfer(WIDE, FLOAT32)
     await answered_or_ended(read_rest(stream, "parameters", reply), reason)
     # On the lane also a message may have come in part, and is not shown then.
@@ -320,7 +320,7 @@ async def test_pull_while_a_reply_is_not_read_is_served_and_tears_nothing(servin
 
 
 async def test_next_stream_while_a_reply_is_not_read_is_served_and_tears_nothing(serving: Serving) -> None:
-    """The worker gave the old stream up, and commits with the base that its verdict named."""
+    """The worker has given up the old stream, and commits with the base of its verdict."""
     worker, other, stream, expected = await unread_reply(serving)
     await other.commit(other.delta(2))
     base = transfer_pb2.Version(incarnation=worker.version.incarnation, clock=2)

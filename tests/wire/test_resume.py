@@ -30,7 +30,7 @@ async def restart(serve: Serve, serving: Serving, data_dir: Path, **settings: ob
 
 
 def moved(worker: RawWorker, serving: Serving) -> RawWorker:
-    """The same worker, with its session id, at the server that came back."""
+    """Return the same worker, with its session id, connected to the restarted server."""
     worker.address = serving.address
     worker.membership.lane_port = 0
     return serving.adopt(worker.twin(worker.session_id))
@@ -144,7 +144,7 @@ async def test_base_version_of_before_the_restart_is_refused(serve: Serve, tmp_p
 
 
 async def test_moment_starts_anew_after_a_restart(serve: Serve, tmp_path: Path) -> None:
-    """JoinResponse.incarnation: the moment is 0, pull anew."""
+    """After a restart the moment is 0, and workers pull anew, as JoinResponse.incarnation says."""
     serving = await serve(data_dir=tmp_path)
     (worker,) = await serving.training(1)
     for seed in range(3):
@@ -408,7 +408,7 @@ async def test_status_after_a_resume_tells_what_this_process_did_and_where_it_be
 
 
 async def test_a_run_that_is_over_is_written_once(serve: Serve, tmp_path: Path) -> None:
-    """When it is finished; not again when the server stops, nor when one has resumed it and nothing happened."""
+    """It is written when it finishes, and neither again when the server stops, nor after a resume without a commit."""
     serving = await serve(commits=1, data_dir=tmp_path, checkpoint_interval=0)
     (worker,) = await serving.training(1)
     await worker.commit(worker.delta(1))

@@ -325,7 +325,7 @@ async def _stopped(serving: Serving) -> None:
 
 
 async def _killed(serving: Serving) -> None:
-    """As by SIGKILL after the newest commit: nothing is written any more."""
+    """Stop the server as SIGKILL would after the newest commit, so that nothing more is written."""
     serving.server.persistence.write_last = _nothing  # type: ignore[method-assign]
     await _stopped(serving)
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("each_transport")
 
 
 def sent(worker: RawWorker, gradient: Values) -> Values:
-    """The values that the worker's payload has of a gradient."""
+    """Return the values of a gradient as the worker's payload has them."""
     payload = worker.model.encode(gradient, worker.delta_wire_type)
     border = worker.model.parameter_bytes(worker.delta_wire_type)
     return Values(

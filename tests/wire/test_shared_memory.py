@@ -362,7 +362,7 @@ async def test_the_connection_ends_with_the_session(serve: Serve, path: Path) ->
 
 
 async def test_a_session_keeps_its_snapshot_when_the_worker_comes_back(serve: Serve, path: Path) -> None:
-    """Joining again changes neither m nor s, whatever has become of the connection."""
+    """Joining again changes neither m nor s, whether the connection still exists or not."""
     _, worker, shared = await sharing(serve, path)
     _, payload = await shared.commit(worker.delta(1))
     shared.close()

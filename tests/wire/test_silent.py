@@ -71,7 +71,7 @@ async def test_call_without_any_message_is_refused(serving: Serving) -> None:
 
 
 async def test_watchers_of_health_are_bounded(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Idle ones hold no place for ever: the oldest makes room, and may watch again."""
+    """Idle watchers do not keep their places forever. The oldest is ended, and may watch again."""
     monkeypatch.setattr(health, "MAX_WATCHERS", 2)
     stub = health_pb2_grpc.HealthStub(serving.channel)
     watches = []
@@ -93,7 +93,7 @@ async def test_watchers_of_health_are_bounded(serving: Serving, monkeypatch: pyt
 
 
 class HealthCaller:
-    """A gRPC context of a call from `peer`; `reads` False: no write ends."""
+    """A gRPC context of a call from `peer`. If `reads` is false, no write ends."""
 
     def __init__(self, peer: str, *, reads: bool = True) -> None:
         self._peer, self._reads = peer, reads
@@ -109,7 +109,7 @@ class HealthCaller:
 
 
 async def test_the_address_with_most_watches_of_health_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So one host cannot take the places of others."""
+    """Therefore one host cannot take the places of others."""
     monkeypatch.setattr(health, "MAX_WATCHERS", 3)
     service = health.Health("")
     peers = ["ipv4:10.0.0.1:1", "ipv4:10.0.0.2:2", "ipv4:10.0.0.2:3", "ipv6:%5B::1%5D:4", "ipv4:10.0.0.2:5"]
@@ -141,7 +141,7 @@ async def test_watcher_of_health_that_reads_nothing_gives_its_place_back(monkeyp
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """One of HTTP/2."""
+    """Return a frame of HTTP/2."""
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
@@ -162,7 +162,7 @@ class ReadsNothing:
         )
 
     async def call(self, serving: Serving) -> asyncio.StreamWriter:
-        """Return once the call runs: headers need no window."""
+        """Return when the call runs, for which the server needs no window, because it has only sent headers."""
         reader, writer = await asyncio.open_connection("127.0.0.1", serving.server.port)
         writer.write(self._opening)
         await writer.drain()

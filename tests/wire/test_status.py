@@ -120,7 +120,7 @@ async def test_what_became_of_each_worker(serve: Serve) -> None:
 
 
 async def test_worker_is_silent_between_two_commits_though_its_stream_is_open(serving: Serving) -> None:
-    """One that computes, hangs, or was cut off from the network, which TCP does not notice for long."""
+    """Such a worker may compute, hang, or be cut off from the network, which TCP does not notice for a long time."""
     (worker,) = await serving.training(1)
     for seed in range(2):
         await worker.commit(worker.delta(seed))
@@ -198,7 +198,7 @@ async def test_status_shows_the_transport_of_each_workers_last_commit(serve: Ser
 
 
 async def test_session_ids_appear_nowhere(serve: Serve) -> None:
-    """Not in status, not in what is watched, not in a refusal."""
+    """They are neither in the status, nor in watched reports, nor in a refusal."""
     serving = await serve(session_timeout=0.5)
     first, second = await serving.training(2, LARGE)
     await first.commit(first.delta(1))
@@ -343,7 +343,7 @@ async def test_an_evaluation_with_an_infinite_loss_is_the_newest_but_never_the_b
 
 @pytest.mark.parametrize("claim", [1e300, -1e300, math.inf, -math.inf, math.nan, sys.float_info.max])
 async def test_one_of_four_workers_cannot_move_the_runs_loss_beyond_the_others(serving: Serving, claim: float) -> None:
-    """Neither in the status nor in the curve of its history."""
+    """This holds for the status and for the curve of its history."""
     honest = [1.0, 1.25, 1.5]
     for worker, loss in zip(await serving.training(4), [*honest, claim], strict=True):
         commit = worker.prepare(worker.delta(1))

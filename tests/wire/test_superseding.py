@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("each_transport")
 
 
 async def test_newer_stream_ends_the_older_one_that_uploads(serve: Serve) -> None:
-    """Also where the older one holds the only buffer: it goes to the newer."""
+    """This also holds if the older one has the only buffer, which the newer one then gets."""
     serving = await serve(staging_buffers=1)
     (worker,) = await serving.training(1, LARGE)
     commit = worker.prepare(worker.delta(1), chunk_bytes=64 * 1024)
@@ -46,7 +46,7 @@ async def test_newer_stream_ends_the_older_one_that_waits_for_a_buffer(serve: Se
 
 
 async def test_newer_stream_ends_the_older_one_that_rests(serving: Serving) -> None:
-    """Between two commits."""
+    """The older stream is between two commits."""
     (worker,) = await serving.training(1)
     older = worker.commit_stream()
     await older.send_commit(worker.prepare(worker.delta(1)))
@@ -65,7 +65,7 @@ async def test_refused_header_on_a_newer_stream_changes_nothing(serving: Serving
 
 
 async def test_newer_session_of_the_same_name_ends_the_older_ones_stream(serve: Serve) -> None:
-    """Also where the older one holds the only buffer."""
+    """This also holds if the older session has the only buffer."""
     serving = await serve(staging_buffers=1)
     (older,) = await serving.training(1, LARGE)
     commit = older.prepare(older.delta(1), chunk_bytes=64 * 1024)
@@ -84,7 +84,7 @@ async def test_newer_session_of_the_same_name_ends_the_older_ones_stream(serve: 
 
 @pytest.mark.parametrize("call", ["commit", "pull", "heartbeat", "initialize"])
 async def test_superseded_session_is_told_so_in_every_later_call(serving: Serving, call: str) -> None:
-    """Not UNKNOWN_SESSION: that would tell it to join again, and two workers would end each other for ever."""
+    """With UNKNOWN_SESSION it would join again, and two workers would end each other's sessions forever."""
     (older,) = await serving.training(1)
     newer = serving.adopt(older.twin())
     await newer.join()

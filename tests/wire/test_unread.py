@@ -108,7 +108,7 @@ def test_hanging_up_ends_one_connection_and_keeps_no_descriptor(family: int, hos
 async def test_connection_of_a_peer_that_never_takes_its_status_is_closed(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or what it left unread would stay in memory for as long as it likes."""
+    """Otherwise what it left unread would stay in memory for as long as it likes."""
     monkeypatch.setattr(status_codes, "STATUS_SECONDS", 0.2)
     serving = await serve()
     (worker,) = await serving.training(1, WIDE)

@@ -20,7 +20,7 @@ ONE = Model((Tensor("weight", (1,)),))
 async def train(
     serving: Serving, oracle: Oracle, workers: list[RawWorker], order: list[int], scale: float = 0.01
 ) -> Outcome:
-    """Commits in the given order of workers; every verdict and every reply must be the oracle's."""
+    """Commit in the given order of workers, and check that every verdict and every reply is the oracle's."""
     for seed, number in enumerate(order):
         worker = workers[number]
         delta = worker.model.random_values(seed, scale=scale)
@@ -52,7 +52,7 @@ async def test_interleaved_workers_get_the_rules_result_bit_for_bit(serve: Serve
 
 @pytest.mark.parametrize("model", [SMALL, LARGE], ids=["whole", "chunked"])
 async def test_a_rule_gets_the_eta_that_the_worker_had_with_its_delta(serve: Serve, model: Model) -> None:
-    """Of the Join or verdict before; a Heartbeat's, and what others got meanwhile, do not count."""
+    """This is the eta of the Join or verdict before. A Heartbeat's, and what others got meanwhile, do not count."""
     serving = await serve(rule="ringmaster-lmo", eta=0.8, eta_schedule="warmup:4,cosine:20")
     workers = await serving.training(3, model)
     oracle = Oracle(await serving.values(model), "ringmaster-lmo")
@@ -265,7 +265,7 @@ async def test_ace_forgets_the_delta_of_a_worker_that_left(serve: Serve) -> None
 
 
 async def test_dana_sends_a_session_the_same_again_at_the_same_version(serve: Serve) -> None:
-    """Else the rest of a torn transfer would not fit: that another worker has gone makes no version."""
+    """Otherwise the rest of a torn transfer would not fit: no new version is made when another worker leaves."""
     _, oracle, workers = await elsewhere(serve, "dana", "")
     await workers[2].leave()
     again = await workers[0].pull()

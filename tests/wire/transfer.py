@@ -41,7 +41,7 @@ def crc32c(data: bytes) -> int:
 
 
 def cut_payload(payload: bytes, chunk_bytes: int) -> list[bytes]:
-    """Chunks of this size, wherever that cuts."""
+    """Yield chunks of this size, which may be cut within elements."""
     return [payload[start : start + chunk_bytes] for start in range(0, len(payload), chunk_bytes)]
 
 

@@ -134,7 +134,7 @@ def test_a_scheduler_that_steps_once_an_epoch_counts_epochs_of_the_run() -> None
 
 @pytest.mark.parametrize("steps", [1, 4], ids=["each step", "each epoch"])
 def test_a_loop_that_calls_its_scheduler_first_is_where_the_run_is_also_when_it_starts_again(steps: int) -> None:
-    """Old scripts call it at the begin of an epoch; a restarted worker has no step then, from which a share follows."""
+    """Old scripts call it when an epoch begins. A restarted worker then has no step from which a share could follow."""
     run = Run(1)
     first, again = (Worker(run, SCHEDULES["cosine"]) for _ in range(2))
     found = []
@@ -148,7 +148,7 @@ def test_a_loop_that_calls_its_scheduler_first_is_where_the_run_is_also_when_it_
 
 
 def test_steps_that_are_not_committed_yet_count_in_part() -> None:
-    """As with every=4: the position has quarters of commits."""
+    """With every=4, for example, the position has quarters of commits."""
     worker = Worker(Run(1), SCHEDULES["cosine"])
     alone = rates_alone(SCHEDULES["cosine"])
     for step in range(1, 12):
@@ -185,7 +185,7 @@ def test_a_restored_schedule_is_where_the_run_is() -> None:
 
 
 def test_a_schedule_that_is_restored_within_an_epoch_stands_where_the_runs_epochs_do() -> None:
-    """The rest of an epoch is shorter than an epoch, so the first call must not tell how long epochs are."""
+    """The rest of an epoch is shorter than an epoch, so the first call must not determine how long epochs are."""
     run = Run(1)
     worker = Worker(run, SCHEDULES["cosine"])
     found = []
@@ -238,7 +238,7 @@ def test_a_restored_schedule_that_is_stepped_before_the_first_step_of_a_new_run_
 
 
 class WarmedUp(LRScheduler):
-    """As of other packages: after 3 steps another scheduler has the rate, and this one counts no longer."""
+    """A scheduler as other packages have: after 3 steps another one sets the rate, and this one stops counting."""
 
     def __init__(self, optimizer: SGD) -> None:
         self.after = ExponentialLR(optimizer, 0.5)
@@ -255,7 +255,7 @@ class WarmedUp(LRScheduler):
 
 
 class Uncounted(LRScheduler):
-    """It overrides `step`, and leaves last_epoch at -1."""
+    """A scheduler that overrides `step`, and leaves last_epoch at -1."""
 
     def __init__(self, optimizer: SGD) -> None:
         self.steps = -1
@@ -328,7 +328,7 @@ def test_after_the_block_a_scheduler_steps_by_itself() -> None:
 
 @pytest.mark.parametrize("save", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copied", "saved"])
 def test_a_copy_made_in_the_block_has_its_own_steps_and_leaves_the_original(save: Any) -> None:
-    """As of a script that draws its schedule, or saves the whole scheduler."""
+    """A script may make one to plot its schedule, or save the whole scheduler."""
     scheduler = CosineAnnealingLR(an_optimizer(), TOTAL)
     followed = FollowedSchedule(scheduler, lambda: Position(3, 1))
     scheduler.step()

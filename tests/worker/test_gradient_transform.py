@@ -31,7 +31,7 @@ OVERFLOWING = torch.tensor([1e30, 1.0, 2.0])
 
 
 def slow_spectral(gradient: Tensor) -> NDArray[np.float64]:
-    """Muon's step, with no transposition of tall matrices."""
+    """Compute Muon's step without transposing tall matrices."""
     x = gradient.double().numpy().reshape(len(gradient), -1)
     scale = 0.2 * np.sqrt(max(x.shape))
     x = x / np.linalg.norm(x)
@@ -73,7 +73,7 @@ class SlowMomentum:
 
 
 class Parameters(nn.Module):
-    """Zeros of these shapes and types; the gradient of the loss is what `forward` is given."""
+    """A model of zeros with these shapes and types. The gradient of its loss is the argument of `forward`."""
 
     def __init__(self, *like: Tensor) -> None:
         super().__init__()
@@ -307,7 +307,7 @@ def test_what_is_not_finite_becomes_nan_everywhere_and_leaves_no_trace(
 
 
 def commit(ps: ParameterServer, *gradients: Tensor, scale: float = 1.0) -> list[Tensor]:
-    """A step of rule downpour, and what it moved, in eta."""
+    """Make a step of rule downpour. Returns what it moved, divided by eta."""
     before = [one.detach().clone() for one in ps.model.parameters()]
     loss = ps.model(*gradients) * scale
     loss.backward()

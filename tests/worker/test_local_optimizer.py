@@ -44,7 +44,7 @@ def connect(server: ServerThread, model: nn.Module, optimizer: Optimizer, **sett
 
 
 def adamw(model: nn.Module, **settings: Any) -> AdamW:
-    """With an epsilon above rounding errors, which AdamW would normalise where a gradient is 0."""
+    """Return AdamW with an epsilon above rounding errors, which it would otherwise normalise where a gradient is 0."""
     return AdamW(model.parameters(), **({"lr": 0.01, "weight_decay": 0.1, "eps": 1e-3} | settings))
 
 
@@ -531,7 +531,7 @@ def test_an_epoch_has_an_hth_of_its_batches_in_commits() -> None:
 
 
 class Clock:
-    """The server's time, which passes in training steps."""
+    """The server's clock, which advances with the training steps."""
 
     def __init__(self) -> None:
         self.now = 0.0

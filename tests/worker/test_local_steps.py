@@ -40,7 +40,7 @@ def step(ps: ParameterServer, model: Quadratic, factor: float = 1.0) -> StepRepo
 
 
 def after_local_steps(count: int) -> Tensor:
-    """The worker's parameters after so many steps of plain SGD from START."""
+    """Return the worker's parameters after this number of steps of plain SGD from START."""
     return START * (1 - ETA * CURVATURES) ** count
 
 
@@ -179,7 +179,7 @@ def test_one_overflow_halves_a_loss_scale_once(direction: Any) -> None:
 
 @pytest.mark.parametrize("direction", ["gradient", "rms"])
 def test_half_precision_sums_in_float32(direction: Any) -> None:
-    """The sum of these gradients is beyond float16."""
+    """The sum of these gradients is larger than float16 can represent."""
     chosen = {"direction": direction, "rule_settings": "local_rate=0,momentum=0"}
     with ServerThread(local_steps=4, eta=1e-5, **chosen) as server:
         model = Quadratic()

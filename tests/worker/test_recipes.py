@@ -313,7 +313,7 @@ def test_a_script_that_zeroes_gradients_in_every_way_trains_the_same() -> None:
 
 
 def test_a_loop_that_runs_the_optimizer_itself_exchanges_after_each_step() -> None:
-    """As the loops of Trainers do: gradients are zeroed, and the schedule is moved, before the exchange."""
+    """The loops of Trainers do so: they zero the gradients, and move the schedule, before the exchange."""
     model = make("perceptron")
     optimizer = adamw(model)
     scheduler = LambdaLR(optimizer, lambda step: 0.5**step)

@@ -188,7 +188,7 @@ def test_first_parameters_that_are_not_finite_are_not_uploaded() -> None:
 
 @pytest.mark.parametrize("wire", WIRE_TYPES)
 def test_no_copy_of_a_plain_models_gradient_or_parameters_exists_beside_the_payloads(wire: WireType) -> None:
-    """The way of a delta, docs/design.md, section 1."""
+    """docs/design.md, section 1, describes the way of a delta without copies."""
     model, flat, transfer = set_up("perceptron", wire)
     train_one(model, flat)
     before = flat.groups[0].gradients.clone()

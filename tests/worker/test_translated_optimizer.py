@@ -34,7 +34,7 @@ class Mixed(nn.Module):
 
 
 class Made:
-    """A model and its optimizer in a run that follows its recipe, without the run."""
+    """A model and its optimizer, translated by their recipe as in a run, but without a server."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self.model = model
@@ -52,7 +52,7 @@ class Made:
         return {one.name: one.tensor.grad.double().numpy() for one in self.flat.trained}
 
     def delta(self) -> dict[str, Values]:
-        """Of the pending step, which this ends."""
+        """Return the delta of the pending step, and end the step."""
         assert self.translated.take()
         scale = self.translated.made.scale
         found = {one.name: -scale * one.gradient.double().numpy() for one in self.flat.trained}
@@ -66,7 +66,7 @@ class Made:
 
 
 def two_groups(model: nn.Module, create: Any, first: dict[str, Any], second: dict[str, Any], **common: Any) -> Any:
-    """Matrices, then vectors: in the layout they alternate."""
+    """Return parameter groups: one with the matrices, and one with the vectors. In the layout these alternate."""
     matrices, vectors = ([one for one in model.parameters() if (one.ndim > 1) is wanted] for wanted in (True, False))
     return create([{"params": matrices} | first, {"params": vectors} | second], **common)
 
@@ -202,7 +202,7 @@ def test_one_step_of_one_worker_is_a_step_of_the_size_of_the_rate() -> None:
 
 
 def test_the_momentum_of_now_counts_in_each_step() -> None:
-    """As OneCycleLR and CyclicLR change it."""
+    """OneCycleLR and CyclicLR change the momentum during a run."""
     model, other = Mixed(), Mixed()
     changing = Made(model, AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.9)))
     constant = Made(other, AdamW(other.parameters(), lr=0.01, betas=(0.5, 0.9)))
@@ -325,7 +325,7 @@ def test_a_saved_state_continues(create: Any, create_model: Callable[[], nn.Modu
 def test_the_optimizers_own_step_continues_from_the_state(
     create: Any, dtype: torch.dtype, is_loaded: bool, tmp_path: Any
 ) -> None:
-    """As in a script that trains alone after the block, or from the file that a worker saved."""
+    """A script may train alone after the block, or from the file that a worker saved."""
     model = nn.Sequential(nn.Linear(4, 5, bias=False), nn.Linear(5, 3, bias=False)).to(dtype)
     made = Made(model, create(model.parameters(), lr=0.01))
     for seed in range(4):
@@ -349,7 +349,7 @@ def test_the_optimizers_own_step_continues_from_the_state(
 
 @pytest.mark.parametrize("create", [Adam, NAdam, RAdam, AdamW, Muon])
 def test_the_momentum_is_the_mean_that_the_optimizers_own_steps_keep(create: Any) -> None:
-    """With everything else that these need to continue it, except v of hidden matrices, which is of NS(u)."""
+    """So is everything else that they need to continue, except v of hidden matrices, which is that of NS(u)."""
     model, alone = Mixed(), Mixed()
 
     def optimizer_of(model: nn.Module) -> Optimizer:
@@ -525,7 +525,7 @@ def test_after_the_runs_end_a_step_does_nothing() -> None:
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
-    """Small tensors are updated without threads."""
+    """Use one thread, because small tensors are updated without threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
