@@ -47,7 +47,7 @@ class Shard:
 
     @property
     def title(self) -> str:
-        """For messages."""
+        """Describe the shard for messages."""
         return "the whole model" if self.is_whole else f"shard {self}"
 
     @property

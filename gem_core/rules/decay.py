@@ -83,7 +83,7 @@ class DecayingRule(UpdateRule):
         return super().commit(parameters, state, delta, staleness, eta)
 
     def is_parallel(self, elements: int) -> bool:
-        """Also with many pieces, which cost time."""
+        """Whether a commit uses several threads. Many pieces also cost time, so they count, too."""
         return super().is_parallel(elements) or (self._pieces is not None and len(self._pieces) > SERIAL_PIECES)
 
     def warm_up(self) -> None:

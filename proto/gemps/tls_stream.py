@@ -41,7 +41,7 @@ class TlsStream:
         return bool(self._unsent) or self._outgoing.pending > 0
 
     def do_handshake(self) -> None:
-        """As SSLSocket's; call it again after BlockingIOError. Raises ssl.SSLError, and what the socket raises."""
+        """Do the handshake. Call it again after BlockingIOError. Raises ssl.SSLError, and what the socket raises."""
         self.flush()
         while True:
             try:

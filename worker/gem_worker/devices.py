@@ -33,7 +33,7 @@ def device_for(host_rank: int, choice: str = "auto") -> torch.device:
 
 
 def describe_device(choice: str) -> str:
-    """For logs, before `host_rank` is known."""
+    """Return the device's name for logs, before `host_rank` is known."""
     if choice in ("auto", "cuda") and torch.cuda.is_available():
         return "cuda:0" if torch.cuda.device_count() == 1 else "cuda"
     return "cpu" if choice == "auto" else choice

@@ -36,7 +36,7 @@ class StepClock(ABC):
 
 
 class HostClock(StepClock):
-    """For the CPU and MPS."""
+    """Times the parts of steps on the CPU and on MPS."""
 
     def __init__(self, device: torch.device) -> None:
         self._is_mps = device.type == "mps"
@@ -74,7 +74,7 @@ class HostClock(StepClock):
 
 
 class CudaClock(StepClock):
-    """For CUDA; only `staged` waits. The copy to the device counts in the next step."""
+    """Times the parts of steps on CUDA. Only `staged` waits; the copy to the device counts in the next step."""
 
     def __init__(self, device: torch.device) -> None:
         with torch.cuda.device(device):

@@ -106,7 +106,7 @@ class WorkerWarnings:
 
 
 def _listed(names: list[str]) -> str:
-    """As `worker-0`, `worker-0 and worker-1`, or `worker-0, worker-1, worker-2, worker-3 and 4 more`."""
+    """List names: `worker-0`, `worker-0 and worker-1`, or `worker-0, worker-1, worker-2, worker-3 and 4 more`."""
     shown, more = names[:NAMES_SHOWN], len(names) - NAMES_SHOWN
     if more > 0:
         return f"{', '.join(shown)} and {more} more"

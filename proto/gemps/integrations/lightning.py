@@ -1,4 +1,4 @@
-"""For `lightning.Trainer`."""
+"""The callback for `lightning.Trainer`."""
 
 from contextlib import suppress
 from typing import Any

@@ -1,4 +1,4 @@
-"""For `transformers.Trainer` and TRL."""
+"""The callback for `transformers.Trainer` and TRL."""
 
 from typing import Any
 

@@ -2,7 +2,7 @@
 
 
 class Agreement:
-    """For one server with the whole model."""
+    """The agreement of one server that has the whole model, and no other shards to wait for."""
 
     closes_groups = True
 

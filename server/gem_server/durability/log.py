@@ -207,7 +207,7 @@ class Log:
 
     @property
     def _first_length(self) -> int:
-        """For commits in flight at a switch."""
+        """The first size of a log file, which has room for the commits that are being processed at a switch."""
         return HEADER_BYTES + (self._staging_buffers + 1) * self._record_bytes
 
     def _measure(self, layout: Layout) -> None:

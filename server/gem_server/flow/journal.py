@@ -49,4 +49,4 @@ class Journal:
 
 
 class NoJournal(Journal):
-    """For a server without a log."""
+    """The journal of a server without a log, which does nothing."""

@@ -36,4 +36,4 @@ class CommitObserver:
 
 
 class NoCommitObserver(CommitObserver):
-    """For a server without a trace."""
+    """The observer of a server without a trace, which does nothing."""

@@ -51,7 +51,7 @@ class WatchedFiles(Generic[Read]):
             return self._value
 
     async def newest(self) -> Read:
-        """As `current`, in a shared thread; the old value if slow."""
+        """Return what `current` returns, read on a shared thread. If this is slow, return the old value."""
         loop = asyncio.get_running_loop()
         if self._reading is None and self._clock() - self._checked_at >= LOOK_SECONDS:
             self._reading = loop.create_task(asyncio.to_thread(self.current))

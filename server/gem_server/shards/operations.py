@@ -35,7 +35,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class CommitExpected:
-    """Of this session, only this commit can be ordered next."""
+    """Says that this is the only commit of its session that can be ordered next."""
 
     session_id: bytes
     commit_id: int

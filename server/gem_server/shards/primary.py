@@ -166,7 +166,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
 
     @property
     def addresses(self) -> list[str]:
-        """Of the secondaries, in order."""
+        """Addresses of the secondary shards, in shard order."""
         return [self._secondaries[index].hello.address for index in sorted(self._secondaries)]
 
     def connected(self, index: int) -> Secondary | None:

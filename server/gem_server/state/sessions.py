@@ -131,7 +131,7 @@ class Session:
 
     @property
     def origin(self) -> Origin:
-        """Where the worker joined from."""
+        """The origin that the worker joined from."""
         return self.join_info.origin
 
     @property
