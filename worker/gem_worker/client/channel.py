@@ -27,6 +27,8 @@ _OBSERVER = "/gemps.v1.ObserverService/"
 
 # For this number of seconds after a failure of the lane, commits go over gRPC.
 LANE_AGAIN_SECONDS = 60.0
+# The lane alone was cut if the server could be asked over gRPC within these seconds; else it was the whole network.
+_LANE_ALONE_SECONDS = 2.0
 # Hosts that mean this machine. Other addresses of 127.0.0.0/8 do not, because tests use them for other machines.
 THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]")
 PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
@@ -127,6 +129,7 @@ class Calls:
         self._lane: LaneRoute | None = None
         self._lane_call: LaneCall | None = None
         self._lane_from = 0.0  # time.monotonic() of the next attempt
+        self._told_of_lane = False
         self._open()
 
     def is_same_machine(self, response: session_pb2.JoinResponse) -> bool:
@@ -153,7 +156,11 @@ class Calls:
 
     def open_commit(self) -> CommitCall:
         """Open a Commit call; the previous one must be closed."""
-        if self._lane is not None and time.monotonic() >= self._lane_from:
+        now = time.monotonic()
+        last, self._lane_call = self._lane_call, None
+        if last is not None and last.cut_at is not None and now - last.cut_at < _LANE_ALONE_SECONDS:
+            self._lane_failed("the network no longer lets its connection through")
+        if self._lane is not None and now >= self._lane_from:
             call = self._connect_lane(self._lane)
             if call is not None:
                 return call
@@ -179,10 +186,21 @@ class Calls:
             if not isinstance(error, OSError | grpc.RpcError):
                 raise
             if call is None or not call.was_refused:  # gRPC will report a refusal
-                self._lane_from = time.monotonic() + LANE_AGAIN_SECONDS
-                _log.info("the lane at port %d cannot be used (%s): committing over gRPC", route.port, error)
+                self._lane_failed(str(error))
             return None
         return call
+
+    def _lane_failed(self, why: str) -> None:
+        self._lane_from = time.monotonic() + LANE_AGAIN_SECONDS
+        port = self._lane.port if self._lane is not None else 0
+        if not self._told_of_lane:
+            self._told_of_lane = True
+            _log.warning(
+                "the lane, the server's port %d, cannot be used (%s): committing over gRPC, which costs more processor "
+                "time; open the port, or set GEMPS_CLIENT_LANE=false",
+                port,
+                why,
+            )
 
     def renew(self) -> None:
         """Replace the connection, ending its calls, and query DNS again.

@@ -29,8 +29,10 @@ from gem_worker.client.rpc_status import DETAILS_KEY
 from gem_worker.client.send import ChunkMessage
 
 # Seconds to connect, and to get WELCOME. After that, commits go over gRPC.
-CONNECT_SECONDS, WELCOME_SECONDS = 2.0, 10.0
-# Seconds of silence before a ping, which is also the time-out of its answer.
+CONNECT_SECONDS, WELCOME_SECONDS = 2.0, 3.0
+# Seconds without any acknowledgement after which the kernel breaks the connection: of data, or of its keepalive probes.
+CUT_SECONDS = 4
+# Seconds of silence before a ping, and the time-out of its answer, which comes from the server's process.
 _PING_AFTER, _PING_TIMEOUT = 60.0, 20.0
 # Seconds since the last byte received, for which the peer counts as alive without a ping.
 _FRESH = 0.1
@@ -88,6 +90,7 @@ class LaneCall:
         self._lane = Lane(Side.WORKER, FIRST_MESSAGE_BYTES + lane.HEADER_BYTES)
         self._lock = threading.Lock()  # held while reading or writing
         self._cancelled = False
+        self.cut_at: float | None = None  # time.monotonic() when the network no longer let it through
         self._is_torn = False  # a frame was partly sent
         self._end: LaneCallError | None = None
         self._last_bytes = 0  # of a small reply's data
@@ -108,7 +111,7 @@ class LaneCall:
             raise ConnectionAbortedError
         plain.settimeout(WELCOME_SECONDS)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        operating_system.limit_unacknowledged(plain, _PING_TIMEOUT)
+        operating_system.limit_silence(plain, CUT_SECONDS)
         if self._tls is not None:
             scratch = memoryview(bytearray(STEP_BYTES))
             self._stream = TlsStream(plain, self._tls, scratch, server_name=self._server_name)
@@ -297,4 +300,7 @@ class LaneCall:
     def _broken(self, error: OSError | None) -> NoReturn:
         if self._cancelled:
             self._fail(grpc.StatusCode.CANCELLED, "cancelled")
+        # A process that ends resets or closes the connection. All other errors are reports of the network.
+        if error is not None and not isinstance(error, ConnectionResetError | BrokenPipeError):
+            self.cut_at = time.monotonic()
         self._fail(grpc.StatusCode.UNAVAILABLE, f"the connection broke: {error if error is not None else 'it ended'}")

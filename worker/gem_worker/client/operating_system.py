@@ -74,10 +74,13 @@ def keeps_its_size(descriptor: int) -> bool:
         return False
 
 
-def limit_unacknowledged(connection: socket.socket, seconds: float) -> None:
-    """Break a connection whose peer acknowledges nothing; only on Linux."""
+def limit_silence(connection: socket.socket, seconds: int) -> None:
+    """Break a connection whose peer acknowledges neither data nor probes for so long; only on Linux."""
     if sys.platform == "linux":
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, seconds // 2))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * seconds)
 
 
 def send_buffers(connection: socket.socket, head: bytes, data: "memoryview | bytes | bytearray") -> None:
