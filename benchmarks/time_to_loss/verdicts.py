@@ -24,24 +24,25 @@ def table(runs: Runs) -> str:
 
 
 def summary(runs: Runs) -> str:
-    """Markdown: median seconds in each world of contenders with several; the fastest in the first world first."""
+    """Markdown for the README: median seconds of gemps and of the fastest other in each world, which is named."""
     worlds = [world for world in WORLDS if any(one["world"] == world for one in runs)]
-    lines = [f"| seconds to the same loss | {' | '.join(worlds)} |", "|---" * (len(worlds) + 1) + "|"]
-    names = {
-        one["contender"]: median_seconds(_of(runs, worlds[0], one["contender"]))
-        for one in runs
-        if any(other["contender"] == one["contender"] and other["world"] != one["world"] for other in runs)
-    }
-    for name in sorted(names, key=lambda name: names[name] or float("inf")):
-        cells = (_short_cell(_of(runs, world, name)) for world in worlds)
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    mine, fastest = [], []
+    for world in worlds:
+        mine.append(_short(median_seconds(_of(runs, world, OURS))))
+        others = _others(runs, world)
+        name = min(others, key=others.__getitem__, default=None)
+        fastest.append("not reached" if name is None else f"{_short(others[name])} ({name})")
+    return "\n".join(
+        [
+            f"| seconds to the same loss | {' | '.join(worlds)} |",
+            "|---" * (len(worlds) + 1) + "|",
+            f"| gemps, without any option | {' | '.join(mine)} |",
+            f"| the fastest other | {' | '.join(fastest)} |",
+        ]
+    )
 
 
-def _short_cell(runs: Runs) -> str:
-    if not runs:
-        return ""
-    seconds = median_seconds(runs)
+def _short(seconds: float | None) -> str:
     return "not reached" if seconds is None else f"{seconds:.0f}"
 
 
