@@ -120,6 +120,7 @@ GROUPS = (
 
 # Of every number. "number": it has no unit.
 UNITS = {
+    "times the others' median": "delta_norm",
     "seconds": "exit_grace exit_linger checkpoint_interval session_timeout stall_timeout log_interval report_interval "
     "evaluation_interval worker_exit_timeout "
     "connect_timeout progress_timeout heartbeat_interval backoff_first backoff_limit leave_timeout",

@@ -15,6 +15,7 @@ from gem_cli.commands.evaluate import evaluate
 from gem_cli.commands.export_task import export_task
 from gem_cli.commands.finish import finish
 from gem_cli.commands.launch import launch_app
+from gem_cli.commands.readmit import readmit
 from gem_cli.commands.replay import replay
 from gem_cli.commands.reproduce import reproduce
 from gem_cli.commands.serve import serve
@@ -68,7 +69,7 @@ def _options(
 
 
 for command in (
-    train, serve, work, evaluate, status, checkpoint, finish, replay, simulate,
+    train, serve, work, evaluate, status, checkpoint, finish, readmit, replay, simulate,
     reproduce, export_task, certs, doctor,
 ):  # fmt: skip
     app.command(help=help_text(command), cls=CommandWithShortHelp)(command)

@@ -312,6 +312,8 @@ def _cells(worker: Status) -> dict[str, str]:
 
 def _worker_state(worker: Status) -> str:
     found = condition(worker)
+    if worker.get("quarantined"):
+        return "quarantined"
     if found == "SILENT":
         return f"silent {worker['seconds_since_last_call']:.0f} s"
     return found.lower() if found in TROUBLE else state(worker, "state").lower()

@@ -51,6 +51,8 @@ class UpdateRule:
         keeps_run: whether the run's vectors and scalars survive a server restart, unlike workers' states.
         needs_eta: whether `commit` requires eta.
         has_factors: whether `factors` is supported.
+        has_common_scale: whether the norms of different workers' deltas, per unit of eta, can be compared; else the
+            server does not bound them by each other.
         sends_parameters: whether snapshots are copies of theta; else a version does not identify a worker's parameters.
 
     Raises:
@@ -65,6 +67,7 @@ class UpdateRule:
     keeps_run: ClassVar[bool] = True
     needs_eta: bool = False
     has_factors: ClassVar[bool] = False
+    has_common_scale: ClassVar[bool] = True
     sends_parameters: ClassVar[bool] = True
     known_settings: ClassVar[tuple[Setting, ...]] = ()
 

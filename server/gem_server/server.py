@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
-from gem_core import ThreadingError, UpdateRule, checked_copy, wire_kernels
+from gem_core import ThreadingError, UpdateRule, checked_copy, norm, wire_kernels
 from gem_core.threads import configure_threads
 from gem_server.durability.agreement import Agreement
 from gem_server.durability.files import Files, StorageError
@@ -64,6 +64,7 @@ from gem_server.shards.reporter import Reporter
 from gem_server.shards.secondary import OutOfOrderError, SecondaryOrder
 from gem_server.shards.whole import WholeStatistics
 from gem_server.state.central_variable import CentralVariable
+from gem_server.state.delta_bound import DeltaBound
 from gem_server.state.evaluations import Evaluations
 from gem_server.state.ledger import Ledger
 from gem_server.state.memory import MemoryBudget
@@ -142,6 +143,9 @@ class Server:
         self._turns = RankTurns(self.sessions.in_turn) if takes_turns else None
         self.queue = (make_queue or self._queue_of_settings)(self.sessions.in_turn, lambda: self.run.started)
         self.staging = StagingPool(settings.limits.staging_buffers, settings.limits.waiting_room, self.queue, monotonic)
+        self.bound = DeltaBound(
+            settings.limits.delta_norm if self.rule.has_common_scale else 0.0, quarantines=not self.shard.is_secondary
+        )
         self.evaluations = Evaluations()
         self.times = RunTimes(monotonic)
         self.telemetry = Telemetry(self.rule, monotonic, self.times.run_seconds, self._measure)
@@ -185,6 +189,7 @@ class Server:
             journal=self.persistence.journal,
             observer=self._recorder or self.primary or self.secondary or NoCommitObserver(),
             peer_log=self._peer_log,
+            bound=self.bound,
         )
         self.persistence.attach(self.applier)
         if self.secondary is not None:
@@ -469,6 +474,7 @@ class Server:
             configure_threads(self.settings.limits.threads)
             self.rule.warm_up()
             wire_kernels.warm_up()
+            norm.warm_up()
             if self._memory_socket is not None:
                 checked_copy.warm_up()
 
@@ -544,6 +550,7 @@ class Server:
             ordering=self._ordering,
             recipe=self.recipe,
             rule=self.rule,
+            measures_norms=self.bound.is_on,
         )
         return CommitHandler(self._contexts, commit_service, self.staging, self.settings.limits.chunk_bytes)
 
@@ -690,6 +697,7 @@ class Server:
         self.sessions.on_displaced.append(session_displaced)
         self.sessions.on_join.append(session_joined)
         self.sessions.on_end.append(session_ended)
+        self.sessions.on_end.append(lambda session: self.bound.forget(session.worker.name))
         self.choice.on_change.append(self._rule_decided)
         if self.secondary is not None:
             self.secondary.on_rule_decided = self.choice.follow

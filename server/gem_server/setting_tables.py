@@ -49,6 +49,15 @@ class LimitSettings(BaseModel):
         le=2 * MIB,
         description="Bytes of a chunk. At most 2 MiB, so that the 4 MiB message limit of every gRPC client is met.",
     )
+    delta_norm: float = Field(
+        default=10.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="How many times the median of the other workers' deltas the norm of a delta may be, per unit of "
+        "eta. A larger one is scaled down to that median. A worker with 20 such deltas among its last 40 is "
+        "quarantined: its deltas count as 0 until `gemps readmit`. 0: deltas are not bounded. Give a larger number if "
+        "the data of some workers makes much larger gradients than that of the others.",
+    )
     threads: int = Field(default=0, ge=0, description="Threads of the update kernels; 0: all cores.")
     exit_grace: Seconds = Field(
         default=30.0,

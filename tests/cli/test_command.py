@@ -1,9 +1,11 @@
 """The command as such: help, completion, versions, and environments without PyTorch."""
 
 import json
+import re
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
 
@@ -286,6 +288,27 @@ def test_an_operator_ends_a_run_and_has_checkpoints_written(tmp_path: Path) -> N
                 client.commit(payload(SMALL, 1.0), into)
         assert process.wait(PATIENCE) == 0
     assert "finished: it is good enough" in (tmp_path / "server.log").read_text(encoding="utf-8")
+
+
+def test_an_operator_sees_and_ends_a_quarantine(tmp_path: Path) -> None:
+    with served(tmp_path) as (address, _), ExitStack() as clients:
+        workers = []
+        for name in ("good", "wild"):
+            client = clients.enter_context(Client(address, worker_name=name, layout=SMALL))
+            workers.append((client, begin(client, SMALL)))
+        (good, for_good), (wild, for_wild) = workers
+        for _ in range(4):
+            good.commit(payload(SMALL, 0.001), for_good)
+        outcomes = [wild.commit(payload(SMALL, 1.0), for_wild) for _ in range(21)]
+        assert [outcome.verdict.withheld for outcome in outcomes] == [False] * 20 + [True]
+        assert re.search(r"wild: .*state quarantined", gemps("status", address).stdout)
+        assert "their deltas were much larger" in gemps("status", address).stdout
+        ended = gemps("readmit", "wild", address, "--reason", "repaired")
+        assert ended.stdout == "the deltas of worker wild count again\n"
+        again = gemps_here("readmit", "wild", address)
+        assert (again.returncode, again.stderr.count("\n")) == (FAILED, 1)
+        assert "quarantined" not in gemps("status", address).stdout
+    assert "no longer quarantined: repaired" in (tmp_path / "server.log").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("metadata", "code"), [({"final": "true"}, USAGE), ({}, FAILED)])

@@ -436,3 +436,35 @@ def test_the_example_of_the_readme_runs_in_a_fresh_interpreter(tmp_path: Path) -
     done = run(tmp_path, example)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"accuracy 0\.9\d+", done.stdout.splitlines()[-1])
+
+
+def test_one_worker_with_gradients_100_times_too_large_does_not_decide_the_run(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+import torch
+from sklearn.datasets import load_digits
+
+digits = load_digits()
+images, labels = torch.from_numpy(digits.data).float() / 16, torch.from_numpy(digits.target)
+
+def work():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+    with gemps.ParameterServer(model=model) as ps:
+        torch.manual_seed(ps.rank)
+        while True:
+            batch = torch.randint(len(images), (32,))
+            loss = torch.nn.functional.cross_entropy(model(images[batch]), labels[batch])
+            (100 * loss if ps.rank == 0 else loss).backward()
+            ps.step(loss)
+    return (model(images).argmax(1) == labels).float().mean().item()
+
+print(gemps.launch(work, 4, steps=100, eta=0.1)[1])
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    *printed, accuracy = done.stdout.splitlines()
+    assert float(accuracy) > 0.9
+    assert sum("their deltas were much larger than the others'" in line for line in printed) == 1
+    assert sum("the server has quarantined this worker" in line for line in printed) == 1

@@ -55,6 +55,8 @@ async def test_a_run_as_prometheus_sees_it(serve: Serve) -> None:
     assert value(found["gemps_worker_samples"], worker=names[1]) == 10
     staleness = {sample.labels.get("le"): sample.value for sample in found["gemps_staleness_commits"].samples}
     assert (staleness["0"], staleness["2"], staleness["3"], staleness["+Inf"]) == (3, 3, 4, 4)
+    assert [value(found["gemps_worker_scaled_commits"], worker=name) for name in names] == [0, 0]
+    assert [value(found["gemps_worker_quarantined"], worker=name) for name in names] == [0, 0]
     assert value(found["gemps_memory_anonymous_bytes"]) > 1e6
     assert "process_cpu_seconds" in found
 

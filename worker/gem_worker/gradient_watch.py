@@ -1,10 +1,10 @@
-"""Notices a worker whose commits change nothing, because its gradients are missing.
+"""Notices a worker whose commits change nothing, because its gradients are missing, or because it is quarantined.
 
 The server's verdict has the norm of each delta, so a step that changes nothing costs no pass over memory to notice. A
 gradient may be 0 for good reasons (a hinge loss that is satisfied, a policy gradient without a reward), so the step
 after a delta of zeros looks more closely: autograd raises the version counter of a gradient that it adds to, and a
 gradient of None was not written either. If no gradient of the model was touched in two more steps, no backward pass
-reached this model, for certain.
+reached this model, for certain. A quarantined worker's deltas were not zero when it sent them, so the server says so.
 """
 
 import logging
@@ -27,7 +27,10 @@ _Mark = tuple[tuple[Tensor, int] | None, ...]
 
 
 class GradientWatch:
-    """Warns once. `suspects`: the last delta was zero, so `begin_step` must be called before the next one is made."""
+    """Warns once of each.
+
+    `suspects`: the last delta was zero, so `begin_step` must be called before the next one is made.
+    """
 
     def __init__(self, trained: Sequence[Tensor], *, has_optimizer: bool) -> None:
         self._trained = trained
@@ -36,6 +39,7 @@ class GradientWatch:
         self._is_untouched = False
         self._zeros = self._untouched = 0
         self._has_warned = False
+        self._has_told_quarantine = False
         self.suspects = False
 
     def begin_step(self) -> None:
@@ -44,7 +48,15 @@ class GradientWatch:
 
     def committed(self, verdict: Verdict, eta: float) -> None:
         """Take the verdict on a delta that was made with learning rate `eta`."""
-        if _is_zero(verdict):
+        if verdict.withheld:
+            if not self._has_told_quarantine:
+                self._has_told_quarantine = True
+                _log.warning(
+                    "the server has quarantined this worker, because half of its last deltas were much larger than "
+                    "those of the others, so its steps count as 0. Check its data and the scale of its loss; then an "
+                    "operator ends that by gemps readmit WORKER"
+                )
+        elif _is_zero(verdict):
             if eta and not self._has_warned:  # a warm-up may begin with a learning rate of 0
                 self._suspect()
         elif self._zeros:

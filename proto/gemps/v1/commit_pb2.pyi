@@ -81,7 +81,7 @@ class CommitStatistics(_message.Message):
     def __init__(self, mean_pi: _Optional[float] = ..., blocked_fraction: _Optional[float] = ..., clamped_fraction: _Optional[float] = ..., proxy_norm: _Optional[float] = ..., drift_norm: _Optional[float] = ..., delta_norm: _Optional[float] = ..., update_norm: _Optional[float] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("sequence", "version", "duplicate", "staleness", "statistics", "run_state", "next_eta", "relative_speed", "progress")
+    __slots__ = ("sequence", "version", "duplicate", "staleness", "statistics", "run_state", "next_eta", "relative_speed", "progress", "withheld")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,7 @@ class Verdict(_message.Message):
     NEXT_ETA_FIELD_NUMBER: _ClassVar[int]
     RELATIVE_SPEED_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    WITHHELD_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     version: _transfer_pb2.Version
     duplicate: bool
@@ -100,7 +101,8 @@ class Verdict(_message.Message):
     next_eta: float
     relative_speed: float
     progress: float
-    def __init__(self, sequence: _Optional[int] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., duplicate: bool = ..., staleness: _Optional[int] = ..., statistics: _Optional[_Union[CommitStatistics, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., next_eta: _Optional[float] = ..., relative_speed: _Optional[float] = ..., progress: _Optional[float] = ...) -> None: ...
+    withheld: bool
+    def __init__(self, sequence: _Optional[int] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., duplicate: bool = ..., staleness: _Optional[int] = ..., statistics: _Optional[_Union[CommitStatistics, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., next_eta: _Optional[float] = ..., relative_speed: _Optional[float] = ..., progress: _Optional[float] = ..., withheld: bool = ...) -> None: ...
 
 class CommitResponse(_message.Message):
     __slots__ = ("proceed", "verdict", "parameters", "footer", "chunk")

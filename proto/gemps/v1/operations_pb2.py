@@ -26,7 +26,7 @@ from gemps.v1 import run_pb2 as gemps_dot_v1_dot_run__pb2
 from gemps.v1 import transfer_pb2 as gemps_dot_v1_dot_transfer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19gemps/v1/operations.proto\x12\x08gemps.v1\x1a\x12gemps/v1/run.proto\x1a\x17gemps/v1/transfer.proto\"\xb9\x01\n\x17ReportEvaluationRequest\x12\"\n\x07version\x18\x01 \x01(\x0b\x32\x11.gemps.v1.Version\x12\x0c\n\x04loss\x18\x02 \x01(\x01\x12\x10\n\x08\x61\x63\x63uracy\x18\x03 \x01(\x01\x12\x0f\n\x07samples\x18\x04 \x01(\x04\x12\x11\n\tevaluator\x18\x05 \x01(\t\x12\x1f\n\x12\x62its_per_character\x18\x06 \x01(\x01H\x00\x88\x01\x01\x42\x15\n\x13_bits_per_character\"O\n\x18ReportEvaluationResponse\x12%\n\trun_state\x18\x01 \x01(\x0e\x32\x12.gemps.v1.RunState\x12\x0c\n\x04\x62\x65st\x18\x02 \x01(\x08\"\x80\x01\n\x0e\x43ontrolRequest\x12\'\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x17.gemps.v1.ControlAction\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x11\n\tresumable\x18\x03 \x01(\x08\x12\x0e\n\x06worker\x18\x04 \x01(\t\x12\x12\n\ncomes_back\x18\x05 \x01(\x08\"\x8c\x01\n\x0f\x43ontrolResponse\x12\"\n\x07version\x18\x01 \x01(\x0b\x32\x11.gemps.v1.Version\x12%\n\trun_state\x18\x02 \x01(\x0e\x32\x12.gemps.v1.RunState\x12\x17\n\x0f\x63heckpoint_path\x18\x03 \x01(\t\x12\x15\n\rsession_ended\x18\x04 \x01(\x08*\x89\x01\n\rControlAction\x12\x1e\n\x1a\x43ONTROL_ACTION_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43ONTROL_ACTION_FINISH\x10\x01\x12\x1d\n\x19\x43ONTROL_ACTION_CHECKPOINT\x10\x02\x12\x1e\n\x1a\x43ONTROL_ACTION_END_SESSION\x10\x03\x42O\n\x0c\x64\x65v.gemps.v1B\x0fOperationsProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19gemps/v1/operations.proto\x12\x08gemps.v1\x1a\x12gemps/v1/run.proto\x1a\x17gemps/v1/transfer.proto\"\xb9\x01\n\x17ReportEvaluationRequest\x12\"\n\x07version\x18\x01 \x01(\x0b\x32\x11.gemps.v1.Version\x12\x0c\n\x04loss\x18\x02 \x01(\x01\x12\x10\n\x08\x61\x63\x63uracy\x18\x03 \x01(\x01\x12\x0f\n\x07samples\x18\x04 \x01(\x04\x12\x11\n\tevaluator\x18\x05 \x01(\t\x12\x1f\n\x12\x62its_per_character\x18\x06 \x01(\x01H\x00\x88\x01\x01\x42\x15\n\x13_bits_per_character\"O\n\x18ReportEvaluationResponse\x12%\n\trun_state\x18\x01 \x01(\x0e\x32\x12.gemps.v1.RunState\x12\x0c\n\x04\x62\x65st\x18\x02 \x01(\x08\"\x80\x01\n\x0e\x43ontrolRequest\x12\'\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x17.gemps.v1.ControlAction\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x11\n\tresumable\x18\x03 \x01(\x08\x12\x0e\n\x06worker\x18\x04 \x01(\t\x12\x12\n\ncomes_back\x18\x05 \x01(\x08\"\xa6\x01\n\x0f\x43ontrolResponse\x12\"\n\x07version\x18\x01 \x01(\x0b\x32\x11.gemps.v1.Version\x12%\n\trun_state\x18\x02 \x01(\x0e\x32\x12.gemps.v1.RunState\x12\x17\n\x0f\x63heckpoint_path\x18\x03 \x01(\t\x12\x15\n\rsession_ended\x18\x04 \x01(\x08\x12\x18\n\x10quarantine_ended\x18\x05 \x01(\x08*\xac\x01\n\rControlAction\x12\x1e\n\x1a\x43ONTROL_ACTION_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43ONTROL_ACTION_FINISH\x10\x01\x12\x1d\n\x19\x43ONTROL_ACTION_CHECKPOINT\x10\x02\x12\x1e\n\x1a\x43ONTROL_ACTION_END_SESSION\x10\x03\x12!\n\x1d\x43ONTROL_ACTION_END_QUARANTINE\x10\x04\x42O\n\x0c\x64\x65v.gemps.v1B\x0fOperationsProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,8 +34,8 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gemps.v1.operations_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\014dev.gemps.v1B\017OperationsProtoP\001Z\036gemps.dev/gen/gemps/v1;gempsv1\370\001\001\252\002\010Gemps.V1'
-  _globals['_CONTROLACTION']._serialized_start=628
-  _globals['_CONTROLACTION']._serialized_end=765
+  _globals['_CONTROLACTION']._serialized_start=654
+  _globals['_CONTROLACTION']._serialized_end=826
   _globals['_REPORTEVALUATIONREQUEST']._serialized_start=85
   _globals['_REPORTEVALUATIONREQUEST']._serialized_end=270
   _globals['_REPORTEVALUATIONRESPONSE']._serialized_start=272
@@ -43,5 +43,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONTROLREQUEST']._serialized_start=354
   _globals['_CONTROLREQUEST']._serialized_end=482
   _globals['_CONTROLRESPONSE']._serialized_start=485
-  _globals['_CONTROLRESPONSE']._serialized_end=625
+  _globals['_CONTROLRESPONSE']._serialized_end=651
 # @@protoc_insertion_point(module_scope)

@@ -14,10 +14,12 @@ class ControlAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONTROL_ACTION_FINISH: _ClassVar[ControlAction]
     CONTROL_ACTION_CHECKPOINT: _ClassVar[ControlAction]
     CONTROL_ACTION_END_SESSION: _ClassVar[ControlAction]
+    CONTROL_ACTION_END_QUARANTINE: _ClassVar[ControlAction]
 CONTROL_ACTION_UNSPECIFIED: ControlAction
 CONTROL_ACTION_FINISH: ControlAction
 CONTROL_ACTION_CHECKPOINT: ControlAction
 CONTROL_ACTION_END_SESSION: ControlAction
+CONTROL_ACTION_END_QUARANTINE: ControlAction
 
 class ReportEvaluationRequest(_message.Message):
     __slots__ = ("version", "loss", "accuracy", "samples", "evaluator", "bits_per_character")
@@ -58,13 +60,15 @@ class ControlRequest(_message.Message):
     def __init__(self, action: _Optional[_Union[ControlAction, str]] = ..., reason: _Optional[str] = ..., resumable: bool = ..., worker: _Optional[str] = ..., comes_back: bool = ...) -> None: ...
 
 class ControlResponse(_message.Message):
-    __slots__ = ("version", "run_state", "checkpoint_path", "session_ended")
+    __slots__ = ("version", "run_state", "checkpoint_path", "session_ended", "quarantine_ended")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_STATE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_PATH_FIELD_NUMBER: _ClassVar[int]
     SESSION_ENDED_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINE_ENDED_FIELD_NUMBER: _ClassVar[int]
     version: _transfer_pb2.Version
     run_state: _run_pb2.RunState
     checkpoint_path: str
     session_ended: bool
-    def __init__(self, version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., checkpoint_path: _Optional[str] = ..., session_ended: bool = ...) -> None: ...
+    quarantine_ended: bool
+    def __init__(self, version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., checkpoint_path: _Optional[str] = ..., session_ended: bool = ..., quarantine_ended: bool = ...) -> None: ...

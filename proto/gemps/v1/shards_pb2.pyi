@@ -184,18 +184,20 @@ class CommitRefused(_message.Message):
     def __init__(self, session_id: _Optional[bytes] = ..., commit_id: _Optional[int] = ..., reason: _Optional[_Union[_errors_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ..., retry_after: _Optional[float] = ...) -> None: ...
 
 class CommitOrdered(_message.Message):
-    __slots__ = ("session_id", "commit_id", "clock", "eta", "decays")
+    __slots__ = ("session_id", "commit_id", "clock", "eta", "decays", "withheld")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     ETA_FIELD_NUMBER: _ClassVar[int]
     DECAYS_FIELD_NUMBER: _ClassVar[int]
+    WITHHELD_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     commit_id: int
     clock: int
     eta: float
     decays: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, session_id: _Optional[bytes] = ..., commit_id: _Optional[int] = ..., clock: _Optional[int] = ..., eta: _Optional[float] = ..., decays: _Optional[_Iterable[float]] = ...) -> None: ...
+    withheld: bool
+    def __init__(self, session_id: _Optional[bytes] = ..., commit_id: _Optional[int] = ..., clock: _Optional[int] = ..., eta: _Optional[float] = ..., decays: _Optional[_Iterable[float]] = ..., withheld: bool = ...) -> None: ...
 
 class PullOrdered(_message.Message):
     __slots__ = ("session_id", "clock")

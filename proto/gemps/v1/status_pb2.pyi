@@ -64,7 +64,7 @@ class Histogram(_message.Message):
     def __init__(self, bounds: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ..., sum: _Optional[float] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("name", "host_id", "rank", "host_rank", "state", "agent", "device", "commits", "refused", "duplicates", "sessions", "commits_per_second", "staleness_last", "staleness_mean", "statistics", "loss", "samples", "wait_mean_seconds", "wait_max_seconds", "bytes_received", "bytes_sent", "seconds_since_last_call", "snapshot_version", "shares_memory", "condition", "recent_mean_pi", "recent_blocked_fraction", "recent_clamped_fraction", "staleness", "wait", "wait_p50_seconds", "wait_p99_seconds", "staleness_p99", "transport", "local_steps", "host_name", "engine", "delta_wire_type", "parameter_wire_type")
+    __slots__ = ("name", "host_id", "rank", "host_rank", "state", "agent", "device", "commits", "refused", "duplicates", "sessions", "commits_per_second", "staleness_last", "staleness_mean", "statistics", "loss", "samples", "wait_mean_seconds", "wait_max_seconds", "bytes_received", "bytes_sent", "seconds_since_last_call", "snapshot_version", "shares_memory", "condition", "recent_mean_pi", "recent_blocked_fraction", "recent_clamped_fraction", "staleness", "wait", "wait_p50_seconds", "wait_p99_seconds", "staleness_p99", "transport", "local_steps", "host_name", "engine", "delta_wire_type", "parameter_wire_type", "scaled", "quarantined")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +104,8 @@ class WorkerStatus(_message.Message):
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     DELTA_WIRE_TYPE_FIELD_NUMBER: _ClassVar[int]
     PARAMETER_WIRE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SCALED_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     name: str
     host_id: str
     rank: int
@@ -143,7 +145,9 @@ class WorkerStatus(_message.Message):
     engine: str
     delta_wire_type: _transfer_pb2.WireType
     parameter_wire_type: _transfer_pb2.WireType
-    def __init__(self, name: _Optional[str] = ..., host_id: _Optional[str] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., commits: _Optional[int] = ..., refused: _Optional[int] = ..., duplicates: _Optional[int] = ..., sessions: _Optional[int] = ..., commits_per_second: _Optional[float] = ..., staleness_last: _Optional[int] = ..., staleness_mean: _Optional[float] = ..., statistics: _Optional[_Union[_commit_pb2.CommitStatistics, _Mapping]] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., wait_mean_seconds: _Optional[float] = ..., wait_max_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., seconds_since_last_call: _Optional[float] = ..., snapshot_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., shares_memory: bool = ..., condition: _Optional[_Union[WorkerCondition, str]] = ..., recent_mean_pi: _Optional[float] = ..., recent_blocked_fraction: _Optional[float] = ..., recent_clamped_fraction: _Optional[float] = ..., staleness: _Optional[_Union[Histogram, _Mapping]] = ..., wait: _Optional[_Union[Histogram, _Mapping]] = ..., wait_p50_seconds: _Optional[float] = ..., wait_p99_seconds: _Optional[float] = ..., staleness_p99: _Optional[float] = ..., transport: _Optional[_Union[TransportKind, str]] = ..., local_steps: _Optional[int] = ..., host_name: _Optional[str] = ..., engine: _Optional[str] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ...) -> None: ...
+    scaled: int
+    quarantined: bool
+    def __init__(self, name: _Optional[str] = ..., host_id: _Optional[str] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., commits: _Optional[int] = ..., refused: _Optional[int] = ..., duplicates: _Optional[int] = ..., sessions: _Optional[int] = ..., commits_per_second: _Optional[float] = ..., staleness_last: _Optional[int] = ..., staleness_mean: _Optional[float] = ..., statistics: _Optional[_Union[_commit_pb2.CommitStatistics, _Mapping]] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., wait_mean_seconds: _Optional[float] = ..., wait_max_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., seconds_since_last_call: _Optional[float] = ..., snapshot_version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., shares_memory: bool = ..., condition: _Optional[_Union[WorkerCondition, str]] = ..., recent_mean_pi: _Optional[float] = ..., recent_blocked_fraction: _Optional[float] = ..., recent_clamped_fraction: _Optional[float] = ..., staleness: _Optional[_Union[Histogram, _Mapping]] = ..., wait: _Optional[_Union[Histogram, _Mapping]] = ..., wait_p50_seconds: _Optional[float] = ..., wait_p99_seconds: _Optional[float] = ..., staleness_p99: _Optional[float] = ..., transport: _Optional[_Union[TransportKind, str]] = ..., local_steps: _Optional[int] = ..., host_name: _Optional[str] = ..., engine: _Optional[str] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., scaled: _Optional[int] = ..., quarantined: bool = ...) -> None: ...
 
 class Evaluation(_message.Message):
     __slots__ = ("version", "loss", "accuracy", "samples", "evaluator", "run_seconds", "bits_per_character")

@@ -1,13 +1,16 @@
 """The applying task. Parallel kernels must be launched from one thread."""
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 from typing import TypeVar
 
-from gem_core import Layout, UpdateRule
+import numpy as np
+
+from gem_core import Layout, Statistics, UpdateRule
 from gem_core.selection import Selection
 from gem_core.thresholds import COPY_ELSEWHERE_ELEMENTS
 from gem_server.errors import Reason, RefusedError
@@ -33,6 +36,7 @@ from gem_server.flow.staging_pool import StagingPool
 from gem_server.peer_log import PeerLog
 from gem_server.state.buffers import Buffers, with_commit
 from gem_server.state.central_variable import CentralVariable, Snapshot
+from gem_server.state.delta_bound import DeltaBound, Judgement
 from gem_server.state.kept_rule import KeptRule, copy_rule, rule_record
 from gem_server.state.ledger import Verdict, record
 from gem_server.state.recipe import RunRecipe
@@ -41,6 +45,7 @@ from gem_server.state.sessions import Session, Sessions
 from gem_server.state.worker_snapshot import WorkerSnapshot
 from gem_server.state.workers import WorkerState
 from gem_server.telemetry.pace import Pace
+from gem_server.telemetry.recent_commits import REMEMBERED
 from gem_server.telemetry.telemetry import Telemetry
 from gem_server.telemetry.worker_telemetry import WorkerTelemetry
 
@@ -67,6 +72,7 @@ class Applier:
         journal: Journal,
         observer: CommitObserver,
         peer_log: PeerLog,
+        bound: DeltaBound,
     ) -> None:
         self._central = central
         self._rule = rule
@@ -82,6 +88,7 @@ class Applier:
         self._journal = journal
         self._observer = observer
         self._peer_log = peer_log
+        self._bound = bound
         self.shared = SharedSnapshots(central, clock, stall_timeout)
         self.on_commit: list[Callable[[], None]] = []
 
@@ -129,6 +136,8 @@ class Applier:
         central, rule, delta = self._central, self._rule, buffer.parameters
         staleness, eta, decays = central.clock - request.base.clock, request.eta, request.decays
         waited = self._clock() - request.enqueued_at
+        if (factor := self._judge(request)) != 1:
+            await self._maybe_elsewhere(partial(np.multiply, delta, np.float32(factor), out=delta))
         snapshot.will_change()
         sample = self._telemetry.sample(session.join_info.layout)
         if rule.is_parallel(delta.size):
@@ -138,7 +147,7 @@ class Applier:
         else:
             statistics = held.commit(central, rule, delta, staleness, eta, decays, sample)
         buffers, has = central.buffers, frozenset[int]()
-        if request.payload is not None:
+        if request.payload is not None and not request.withheld:
             buffers, has = with_commit(buffers, request.payload, buffer.rest, central.clock + 1)
         await self._observer.committed(session, request, central.clock + 1, staleness, statistics, buffers)
         version = central.advance(buffers)
@@ -159,6 +168,7 @@ class Applier:
             sample=sample,
             clock=version.clock,
         )
+        self._log_habits(request, statistics)
         self._run.applied(worker)
         if self._recipe.recipe is not None:
             self._run.own_eta = eta
@@ -171,6 +181,7 @@ class Applier:
             self._run.next_eta,
             relative_speed=self._relative_speed(request),
             progress=self._run.progress,
+            withheld=request.withheld,
         )
         session.eta = verdict.next_eta
         record(entry, request.content, verdict)
@@ -189,6 +200,41 @@ class Applier:
         request.resolve(Applied(verdict, reader, _missing(request, buffers, has)))
         if session.ended is not None:
             await self.forget(session)
+
+    def _judge(self, request: CommitRequest) -> float:
+        """Return the factor of a commit's delta, and log what begins with it."""
+        session, worker = request.session, request.session.worker
+        judgement = Judgement()
+        if request.norm is not None:
+            judgement = self._bound.judge(worker, request.norm, request.eta, has_session=session.ended is None)
+        request.withheld |= worker.quarantined and not judgement.begins_quarantine
+        if request.withheld:
+            return 0.0
+        if judgement.factor != 1:
+            line = (
+                f"worker {worker.name}, sequence {request.sequence}: its delta was {judgement.excess:.3g} times as "
+                "large as the median of the others', and is scaled down to it (limits.delta_norm)"
+            )
+            self._peer_log.log("delta-scaled", worker.name, line, level=logging.WARNING, worker=worker.name)
+        if judgement.begins_quarantine:
+            line = (
+                f"worker {worker.name} is quarantined: half of its last {REMEMBERED} deltas were too large, so its "
+                f"deltas count as 0 from now on; repair it, and end that by gemps readmit {worker.name}"
+            )
+            self._peer_log.log("quarantined", worker.name, line, level=logging.WARNING, worker=worker.name)
+        return judgement.factor
+
+    def _log_habits(self, request: CommitRequest, statistics: Statistics) -> None:
+        """Record what a worker's last commits have in common; log what is worth a look, when it begins."""
+        worker, loss = request.session.worker, request.loss
+        begun = worker.telemetry.conduct.committed(
+            request.content,
+            is_zero=not statistics.delta_norm,
+            is_loss_finite=None if loss is None else math.isfinite(loss),
+        )
+        for habit in begun:
+            line = f"worker {worker.name}: {habit.text}"
+            self._peer_log.log(habit.kind, worker.name, line, level=logging.WARNING, worker=worker.name)
 
     def _relative_speed(self, request: CommitRequest) -> float:
         seen, steps = request.session.worker.telemetry, request.local_steps
@@ -375,6 +421,6 @@ class Applier:
 
 def _missing(request: CommitRequest, buffers: Buffers, has: frozenset[int]) -> Selection | None:
     """The BUFFERs for the reply: those that the commit's worker, which has `has`, lacks; None: send all."""
-    if request.payload is None or request.payload.selection is None:
+    if request.payload is None or request.payload.selection is None or request.withheld:
         return None
     return Selection.of(buffers.changed_since(request.base.clock, has))

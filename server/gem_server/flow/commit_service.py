@@ -19,6 +19,7 @@ from gem_core.checked_copy import checked_copy
 from gem_core.checksum import word_sum
 from gem_core.chunking.assemble import check_rest
 from gem_core.errors import RecipeError
+from gem_core.norm import norm
 from gem_core.payload import PayloadFormat, selected_format
 from gem_core.recipe import check_decays
 from gem_core.selection import Selection
@@ -93,6 +94,7 @@ class CommitService:
         ordering: CommitOrder,
         recipe: RunRecipe,
         rule: UpdateRule,
+        measures_norms: bool,
     ) -> None:
         self._central = central
         self._rule = rule
@@ -105,6 +107,7 @@ class CommitService:
         self._draining = draining
         self.journal = journal
         self.ordering = ordering
+        self.measures_norms = measures_norms
         self._formats: dict[WireType, PayloadFormat] = {}
 
     def is_next(self, session: Session, header: Header) -> bool:
@@ -304,7 +307,7 @@ class CommitService:
                 metadata={"snapshot_clock": str(held.clock)},
             )
 
-    def enqueue(self, staged: "StagedCommit", checksum: int) -> CommitRequest:
+    def enqueue(self, staged: "StagedCommit", checksum: int, delta_norm: float | None) -> CommitRequest:
         """Decide whether a complete commit can be applied, reserve budget for it, and enqueue it."""
         hold, header = staged.hold, staged.header
         session = hold.session
@@ -329,6 +332,7 @@ class CommitService:
             header.commit_id,
             payload if payload.rest_bytes or header.buffers is not None else None,
             header.decays,
+            delta_norm,
         )
         session.queued_commit = request
         if not self.ordering.holds_back(request):
@@ -425,7 +429,7 @@ class StagedCommit:
         return await self._apply(found)
 
     async def _work(self, work: Callable[[], Result]) -> Result:
-        """Run `work`, which writes to the buffer; of a large model on a thread."""
+        """Run `work`, which reads or writes the buffer; of a large model on a thread."""
         if self.hold.session.join_info.layout.parameter_count < COPY_ELSEWHERE_ELEMENTS:
             return work()
         working = self._working = self._commit_service.on_thread(work)
@@ -442,12 +446,15 @@ class StagedCommit:
 
     async def _apply(self, checksum: int) -> Applied:
         commit_service = self._commit_service
+        delta_norm = None
+        if commit_service.measures_norms:
+            delta_norm = await self._work(partial(norm, self._buffer.parameters))
         commit_service.received(self.hold)
         await commit_service.ordering.wait_complete(self._piece)
         while not commit_service.journal.reserve():
             await commit_service.journal.make_room()
         try:
-            request = commit_service.enqueue(self, checksum)
+            request = commit_service.enqueue(self, checksum, delta_norm)
         except BaseException:
             commit_service.journal.release()
             raise

@@ -89,7 +89,8 @@ class CommitRequest(Request[Applied]):
     """A valid commit, always applied. The queue owns `hold.buffer`, the session `base`; `eta`: in the delta.
 
     `payload`: the format of the BUFFERs in `hold.buffer`; None if the model has none. `decays`: of the recipe's groups,
-    or empty.
+    or empty. `norm`: of the delta as it came; None where deltas are not bounded. `withheld`: the worker is quarantined,
+    so its delta counts as 0.
     """
 
     session: Session
@@ -105,6 +106,8 @@ class CommitRequest(Request[Applied]):
     commit_id: int = 0
     payload: PayloadFormat | None = None
     decays: tuple[float, ...] = ()
+    norm: float | None = None
+    withheld: bool = False
     _applied: "asyncio.Future[None] | None" = field(default=None, kw_only=True)
 
     @property

@@ -226,6 +226,7 @@ def put_verdict(verdict: Verdict, message: commit_pb2.Verdict) -> None:
     if verdict.relative_speed:
         message.relative_speed = verdict.relative_speed
     message.progress = verdict.progress
+    message.withheld = verdict.withheld
     put_statistics(verdict.statistics, message.statistics)
 
 

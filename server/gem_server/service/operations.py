@@ -13,6 +13,7 @@ from gem_server.errors import Reason, RefusedError
 from gem_server.service import messages
 from gem_server.service.call_context import CallContexts, Context
 from gem_server.state.central_variable import CentralVariable
+from gem_server.state.delta_bound import end_quarantine
 from gem_server.state.evaluations import Evaluation, Evaluations
 from gem_server.state.run import Run
 from gem_server.state.sessions import Sessions
@@ -48,7 +49,7 @@ class Operations:
         return await self._contexts.unary(context, lambda _: self._report_evaluation(raw))
 
     async def control(self, raw: bytes, context: Context) -> bytes:
-        """Finish the run, write a checkpoint, or end a lost worker's session."""
+        """Finish the run, write a checkpoint, or end a lost worker's session or a worker's quarantine."""
         return await self._contexts.unary(context, lambda _: self._control(raw))
 
     async def _report_evaluation(self, raw: bytes) -> operations_pb2.ReportEvaluationResponse:
@@ -78,7 +79,7 @@ class Operations:
         self._check_primary()
         request = messages.parse(operations_pb2.ControlRequest, raw)
         reason = messages.text(request.reason, "reason")
-        path, session_ended = "", False
+        path, session_ended, quarantine_ended = "", False, False
         if request.action == operations_pb2.CONTROL_ACTION_FINISH:
             told = reason or "no reason given"
             line = f"an operator finishes the run: {told}"
@@ -88,16 +89,20 @@ class Operations:
             path = str(await self._checkpoint())
         elif request.action == operations_pb2.CONTROL_ACTION_END_SESSION:
             session_ended = self._end_session(request, reason)
+        elif request.action == operations_pb2.CONTROL_ACTION_END_QUARANTINE:
+            quarantine_ended = self._end_quarantine(request, reason)
         else:
             raise RefusedError(
                 Reason.MALFORMED,
-                f"action {request.action} is unspecified or unknown: set FINISH, CHECKPOINT or END_SESSION",
+                f"action {request.action} is unspecified or unknown: set FINISH, CHECKPOINT, END_SESSION or "
+                "END_QUARANTINE",
             )
         return operations_pb2.ControlResponse(
             version=messages.version_to(self._central.version),
             run_state=messages.RUN_STATES[self._run.state],
             checkpoint_path=path,
             session_ended=session_ended,
+            quarantine_ended=quarantine_ended,
         )
 
     def _end_session(self, request: operations_pb2.ControlRequest, reason: str) -> bool:
@@ -107,6 +112,15 @@ class Operations:
         line = f"worker {worker} is gone: {reason or 'an operator ended its session'}"
         log = self._contexts.peer_log.log
         log("session-ended", worker, line, level=logging.WARNING, worker=worker, reason=reason)
+        return True
+
+    def _end_quarantine(self, request: operations_pb2.ControlRequest, reason: str) -> bool:
+        name = messages.text(request.worker, "worker", required=True)
+        worker = self._sessions.workers.get(name)
+        if worker is None or not end_quarantine(worker):
+            return False
+        line = f"worker {name} is no longer quarantined: {reason or 'an operator ended that'}"
+        self._contexts.peer_log.log("readmitted", name, line, worker=name, reason=reason)
         return True
 
     def _check_primary(self) -> None:

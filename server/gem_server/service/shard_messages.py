@@ -71,10 +71,11 @@ def _put_operation(operation: Operation, message: shards_pb2.Operation) -> None:
             expected.session_id, expected.commit_id, expected.attempt = session_id, commit_id, attempt
         case CommitRefused():
             _put_refused(operation, message.commit_refused)
-        case CommitOrdered(session_id, commit_id, clock, eta, decays):
+        case CommitOrdered(session_id, commit_id, clock, eta, decays, withheld):
             ordered = message.commit_ordered
             ordered.session_id, ordered.commit_id, ordered.clock, ordered.eta = session_id, commit_id, clock, eta
             ordered.decays.extend(decays)
+            ordered.withheld = withheld
         case PullOrdered(session_id, clock):
             message.pull_ordered.session_id = session_id
             message.pull_ordered.clock = clock
@@ -259,7 +260,9 @@ _OPERATIONS: dict[str, Callable[[Any], Operation]] = {
     "session_ended": lambda one: Ended(one.session_id, _reason_from(one)),
     "commit_expected": lambda one: CommitExpected(one.session_id, one.commit_id, one.attempt),
     "commit_refused": _refused_from,
-    "commit_ordered": lambda one: CommitOrdered(one.session_id, one.commit_id, one.clock, one.eta, tuple(one.decays)),
+    "commit_ordered": lambda one: CommitOrdered(
+        one.session_id, one.commit_id, one.clock, one.eta, tuple(one.decays), one.withheld
+    ),
     "pull_ordered": lambda one: PullOrdered(one.session_id, one.clock),
     "worker_forgotten": lambda one: Forgotten(one.session_id),
     "parameters_expected": lambda one: ParametersExpected(one.session_id, one.attempt),

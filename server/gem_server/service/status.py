@@ -24,6 +24,8 @@ from gem_server.state.run import Run, RunState
 from gem_server.state.sessions import Session, Sessions, TransportKind
 from gem_server.state.workers import Worker, WorkerState
 from gem_server.telemetry.condition import Condition, condition, median_rate
+from gem_server.telemetry.conduct import Habit
+from gem_server.telemetry.first_batches import MOST_NAMES
 from gem_server.telemetry.first_batches import TEXT as SAME_BATCHES
 from gem_server.telemetry.histogram import Histogram
 from gem_server.telemetry.run_totals import RunTotals
@@ -35,6 +37,11 @@ DEFAULT_INTERVAL_SECONDS = 1.0
 MAX_WATCHERS = 64
 UNREAD_SECONDS = 20.0
 RETRY_SECONDS = 5.0
+
+QUARANTINED = (
+    "their deltas were much larger than the others' again and again, and count as 0 now: repair them, and end that by "
+    "gemps readmit WORKER"
+)
 
 _WORKER_STATES = {
     WorkerState.JOINED: status_pb2.WORKER_STATE_JOINED,
@@ -181,6 +188,7 @@ class Status:
         self._put_evaluations(report)
         for names in seen.telemetry.first_batches.groups:
             report.warnings.add(kind="same-batches", text=SAME_BATCHES, workers=names)
+        _put_conduct(workers, report)
         seen.shards.add_to(report)
         return report
 
@@ -259,6 +267,17 @@ async def _send_report(context: Context, message: bytes) -> None:
         ) from None
 
 
+def _put_conduct(workers: list[Worker], report: status_pb2.RunStatus) -> None:
+    """Put a warning for each kind of conduct, with the names of the first workers that show it."""
+    quarantined = [worker.name for worker in workers if worker.quarantined]
+    if quarantined:
+        report.warnings.add(kind="quarantined", text=QUARANTINED, workers=quarantined[:MOST_NAMES])
+    for habit in Habit:
+        names = [worker.name for worker in workers if habit in worker.telemetry.conduct.habits]
+        if names:
+            report.warnings.add(kind=habit.kind, text=habit.text, workers=names[:MOST_NAMES])
+
+
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
@@ -315,6 +334,8 @@ def _worker(
         seconds_since_last_call=silent_for,
         shares_memory=session is not None and session.shares_memory,
         condition=_CONDITIONS[found],
+        scaled=worker.scaled,
+        quarantined=worker.quarantined,
     )
     _put_distributions(seen, status, with_histograms)
     if seen.loss is not None:

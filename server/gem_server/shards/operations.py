@@ -53,13 +53,17 @@ class CommitRefused:
 
 @dataclass(frozen=True, slots=True)
 class CommitOrdered:
-    """Apply a commit; `clock`: after it; `eta`: in the delta; `decays`: of the recipe's groups, or empty."""
+    """Apply a commit; `clock`: after it; `eta`: in the delta; `decays`: of the recipe's groups, or empty.
+
+    `withheld`: the worker is quarantined, so its delta counts as 0.
+    """
 
     session_id: bytes
     commit_id: int
     clock: int
     eta: float
     decays: tuple[float, ...] = ()
+    withheld: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -377,7 +377,9 @@ class PrimaryOrder(CommitOrder, CommitObserver):
         buffers: Buffers,
     ) -> None:
         del self._commits[session]
-        self._send(CommitOrdered(session.session_id, request.commit_id, clock, request.eta, request.decays))
+        self._send(
+            CommitOrdered(session.session_id, request.commit_id, clock, request.eta, request.decays, request.withheld)
+        )
         for secondary in list(self._secondaries.values()):
             await secondary.has_room.wait()
         if session.ended is not None:

@@ -338,7 +338,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
         if piece is None or piece.commit_id != ordered.commit_id:
             raise OutOfOrderError(f"the primary ordered a commit, clock {ordered.clock}, whose piece is not here")
         commits.expected = 0
-        piece.eta, piece.decays = ordered.eta, ordered.decays
+        piece.eta, piece.decays, piece.withheld = ordered.eta, ordered.decays, ordered.withheld
         self._clocks.append(ordered.clock)
         self._applier.submit(piece)
 

@@ -32,6 +32,7 @@ class Verdict(NamedTuple):
     duplicate: bool = False
     relative_speed: float = 0.0
     progress: float = 0.0
+    withheld: bool = False  # the worker is quarantined
 
 
 @dataclass(slots=True)

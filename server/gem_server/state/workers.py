@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from gem_core import WireType
+from gem_server.telemetry.recent_commits import RecentCommits
 from gem_server.telemetry.worker_telemetry import WorkerTelemetry
 
 
@@ -21,7 +22,12 @@ class WorkerState(Enum):
 
 @dataclass(slots=True)
 class Worker:
-    """One worker, by name. `wire_types`: of deltas and parameters, as the newest Join settled them; None before it."""
+    """One worker, by name.
+
+    `wire_types`: of deltas and parameters, as the newest Join settled them; None before it. `scaled`: deltas that
+    `DeltaBound` scaled down or set to 0 in this process; `scaled_recently`: which of the last ones were too large.
+    `quarantined`: its deltas are multiplied by 0.
+    """
 
     name: str
     rank: int
@@ -43,6 +49,9 @@ class Worker:
     takes_part: bool = False  # set by `Run.count`
     counts: bool = False  # in the run's progress; set by `Run.count`
     last_call: float = 0.0
+    scaled: int = 0
+    scaled_recently: RecentCommits = field(default_factory=RecentCommits)
+    quarantined: bool = False
     telemetry: WorkerTelemetry = field(default_factory=WorkerTelemetry)
 
     @property

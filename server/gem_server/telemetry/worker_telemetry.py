@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gem_core import Statistics
+from gem_server.telemetry.conduct import Conduct
 from gem_server.telemetry.histogram import STALENESS_BOUNDS, WAIT_BOUNDS, Histogram
 from gem_server.telemetry.rate_meter import RateMeter
 
@@ -43,7 +44,8 @@ class WorkerTelemetry:
 
     `measured`: commits in the sums. `loss`: of the newest commit that had one. `losses` and `loss_sum`: of the commits
     with a loss since the history's current interval began. Waits in seconds. `step_seconds`: of `Pace`.
-    `distributions`: None before the first commit, or disabled. `pieces`: figures that other shards reported, by index.
+    `conduct`: what its last commits have in common. `distributions`: None before the first commit, or disabled.
+    `pieces`: figures that other shards reported, by index.
     """
 
     rate: RateMeter = field(default_factory=RateMeter)
@@ -64,6 +66,7 @@ class WorkerTelemetry:
     measured: int = 0
     bytes_received: int = 0
     bytes_sent: int = 0
+    conduct: Conduct = field(default_factory=Conduct)
     distributions: Distributions | None = None
     pieces: dict[int, Figures] = field(default_factory=dict)
 

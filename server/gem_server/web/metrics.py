@@ -175,6 +175,7 @@ def _of_workers(status: status_pb2.RunStatus) -> Iterator[Metric]:
         ("local_steps", "local_steps", "Steps in its commits."),
         ("refused", "refused_commits", "Commits refused."),
         ("duplicates", "duplicate_commits", "Repeats that were answered from the ledger."),
+        ("scaled", "scaled_commits", "Deltas much larger than the others', which were scaled down or set to 0."),
         ("bytes_received", "received_bytes", "Payload received of it."),
         ("bytes_sent", "sent_bytes", "Payload sent to it."),
     ):
@@ -189,6 +190,7 @@ def _of_workers(status: status_pb2.RunStatus) -> Iterator[Metric]:
         ("recent_blocked_fraction", "blocked_ratio", "Fraction of elements blocked, over its last 20 commits or so."),
         ("wait_p99_seconds", "queue_wait_p99_seconds", "99 % of its commits waited no longer."),
         ("seconds_since_last_call", "silence_seconds", "Since it was heard of last."),
+        ("quarantined", "quarantined", "1 if its deltas count as 0, until an operator ends that."),
     ):
         gauge = GaugeMetricFamily(f"gemps_worker_{name}", text, None, ["worker"])
         for worker in shown:

@@ -186,7 +186,8 @@ class Verdict(NamedTuple):
     """Answer to a commit.
 
     `duplicate`: stored from an earlier attempt. `pieces`: shards' statistics and elements. `progress`: how far the run
-    is, in steps of one worker (commit.proto); schedules of learning rates follow it.
+    is, in steps of one worker (commit.proto); schedules of learning rates follow it. `withheld`: the server has
+    quarantined this worker, so its delta counted as 0.
     """
 
     sequence: int
@@ -199,6 +200,7 @@ class Verdict(NamedTuple):
     relative_speed: float
     pieces: Sequence[tuple[commit_pb2.CommitStatistics, int]] = ()
     progress: float = 0.0
+    withheld: bool = False
 
     @classmethod
     def from_wire(cls, verdict: commit_pb2.Verdict) -> Self:
@@ -213,6 +215,7 @@ class Verdict(NamedTuple):
             verdict.statistics,
             verdict.relative_speed,
             progress=verdict.progress,
+            withheld=verdict.withheld,
         )
 
     @property

@@ -231,6 +231,16 @@ class Observer:
             lambda: self._calls.control(request, timeout=self._settings.progress_timeout)
         ).session_ended
 
+    def end_quarantine(self, worker: str, reason: str) -> bool:
+        """Let a worker's deltas count again, after it was repaired; return whether it was quarantined.
+
+        Args:
+            worker: its name.
+            reason: for the server's log.
+        """
+        request = operations_pb2.ControlRequest(action="CONTROL_ACTION_END_QUARANTINE", worker=worker, reason=reason)
+        return self._persist(lambda: self._calls.control(request, timeout=_CONTROL_TIMEOUT)).quarantine_ended
+
     def close(self) -> None:
         """Release the connection; other threads' calls raise errors."""
         if os.getpid() == self._pid and not self._closed:

@@ -45,7 +45,7 @@ function blockedOf(worker) {
 }
 
 function stateWord(worker) {
-  return condition(worker) || word(worker.state, "WORKER_STATE_");
+  return worker.quarantined ? "quarantined" : condition(worker) || word(worker.state, "WORKER_STATE_");
 }
 
 function urgency(worker) {
