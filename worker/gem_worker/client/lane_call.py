@@ -31,7 +31,7 @@ from gem_worker.client.send import ChunkMessage
 # Seconds to connect, and to get WELCOME. After that, commits go over gRPC.
 CONNECT_SECONDS, WELCOME_SECONDS = 2.0, 3.0
 # Seconds without any acknowledgement after which the kernel breaks the connection: of data, or of its keepalive probes.
-CUT_SECONDS = 4
+CUT_SECONDS = 3
 # Seconds of silence before a ping, and the time-out of its answer, which comes from the server's process.
 _PING_AFTER, _PING_TIMEOUT = 60.0, 20.0
 # Seconds since the last byte received, for which the peer counts as alive without a ping.
