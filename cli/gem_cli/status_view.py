@@ -16,8 +16,10 @@ Status = Mapping[str, Any]
 
 _STATES = {"TRAINING": "green", "FINISHED": "cyan", "WAITING": "yellow", "JOINED": "yellow"}
 LIVE = ("JOINED", "TRAINING", "FINISHED")  # have sessions
-# WorkerCondition (status.proto), worst first.
+# Of WorkerCondition (status.proto) those that need a look, worst first.
 TROUBLE = {"SILENT": "bold yellow", "GONE": "bold red", "MUTED": "bold magenta", "SLOW": "bold cyan"}
+_SEVERITIES = {"CRITICAL": "bold red", "WARNING": "bold yellow"}
+_LONGEST_PROBLEM = 500  # characters of its text, or its fix
 _LARGE = 1e9
 
 
@@ -72,7 +74,7 @@ def _joined(count: int) -> str:
 
 
 def condition(worker: Status) -> str:
-    """Return the worker's condition, which is `WELL` or one of TROUBLE."""
+    """Return the worker's condition, which is `WELL`, `DEPARTED` or one of TROUBLE."""
     return str(worker.get("condition", "")).rpartition("CONDITION_")[2] or "WELL"
 
 
@@ -150,13 +152,39 @@ def plain_line(status: Status) -> str:
 
 def plain_report(status: Status) -> str:
     """Describe the run in plain lines."""
-    lines = [plain_line(status), *(f"{name}: {value}" for name, value in facts(status))]
+    lines = [f"{severity(one)} {problem_line(one)}" for one in problems(status)]
+    lines += [plain_line(status), *(f"{name}: {value}" for name, value in facts(status))]
     for row in (*map(shard_cells, shards(status)), *map(_cells, status.get("workers", ()))):
         (kind, name), *cells = row.items()
         lines.append(f"{kind} {name}: " + ", ".join(f"{heading} {cell}" for heading, cell in cells))
     if status.get("workers"):
         lines.append(OF_WORKERS)
     return "\n".join(lines)
+
+
+def problems(status: Status) -> Sequence[Status]:
+    """What is wrong, worst first."""
+    found: Sequence[Status] = status.get("problems", ())
+    return found
+
+
+def severity(problem: Status) -> str:
+    """`CRITICAL` or `WARNING`."""
+    found = str(problem.get("severity", "")).rpartition("SEVERITY_")[2]
+    return found if found in _SEVERITIES else "WARNING"
+
+
+def problem_text(problem: Status) -> str:
+    """What has happened, and what to do about it."""
+    text, fix = (printable(str(problem.get(field, "")), _LONGEST_PROBLEM) for field in ("text", "fix"))
+    return f"{text}. {fix[:1].upper()}{fix[1:]}"
+
+
+def problem_line(problem: Status) -> str:
+    """As `disk-space (30 s): worker-0: the disk ... Free some room`."""
+    names = ", ".join(printable(name) for name in problem.get("workers", ()))
+    kind, seconds = printable(str(problem.get("kind", ""))), float(problem.get("seconds", 0))
+    return f"{kind} ({seconds:.0f} s): {f'{names}: ' if names else ''}{problem_text(problem)}"
 
 
 def shards(status: Status) -> Sequence[Status]:
@@ -203,7 +231,8 @@ def report(status: Status, *, width: int) -> RenderableType:
     for name, value in facts(status):
         grid.add_row(Text(name, "dim"), Text(value))
     tables = [shard_table(status)] if shards(status) else []
-    return Group(summary_panel(status, grid), *tables, worker_table(status, width=width))
+    above = [Text(f"{severity(one)} {problem_line(one)}", _SEVERITIES[severity(one)]) for one in problems(status)]
+    return Group(*above, summary_panel(status, grid), *tables, worker_table(status, width=width))
 
 
 def summary_panel(status: Status, body: RenderableType) -> Panel:
@@ -421,9 +450,6 @@ def _facts_of_server(status: Status) -> list[tuple[str, str]]:
         ("checkpoint", str(status.get("checkpoint", {}).get("path", "")) or "none"),
         ("server", f"gemps {status.get('server_version', '')}, up {number(status.get('uptime_seconds'))} s"),
     ]
-    for warning in status.get("warnings", ()):
-        names = ", ".join(printable(name) for name in warning.get("workers", ()))
-        found.append(("warning", f"{names}: {printable(warning.get('text', ''), 500)}"))
     if several := status.get("shards"):
         ready = sum(one["ready"] for one in several["servers"])
         is_secondary = bool(several["primary"])

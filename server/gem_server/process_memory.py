@@ -36,8 +36,13 @@ def keep_what_messages_used() -> None:
 
 
 def default_limit(root: Path = Path("/")) -> int:
-    """80 % of the smaller of machine's and control group's memory."""
-    return int(min([psutil.virtual_memory().total, *group_limits(root)]) * DEFAULT_SHARE)
+    """80 % of `total_bytes`."""
+    return int(total_bytes(root) * DEFAULT_SHARE)
+
+
+def total_bytes(root: Path = Path("/")) -> int:
+    """The smaller of the machine's and the control group's memory, in bytes."""
+    return min([psutil.virtual_memory().total, *group_limits(root)])
 
 
 def group_limits(root: Path) -> list[int]:

@@ -34,6 +34,7 @@ from gem_server.lifecycle import (
 )
 from gem_server.peer_log import PeerLog
 from gem_server.persistence import Persistence
+from gem_server.problem_watch import ProblemWatch, Watched
 from gem_server.process_memory import anonymous_bytes, default_limit
 from gem_server.ready_file import ReadyFile
 from gem_server.recorder import Recorder
@@ -73,6 +74,7 @@ from gem_server.state.run import Budget, Run, RunState
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.workers import Workers, WorkerState
 from gem_server.telemetry.history import Interval
+from gem_server.telemetry.refusals import Refusals
 from gem_server.telemetry.telemetry import Telemetry
 from gem_server.telemetry.time_left import TimeLeft, WorkerProgress
 from gem_server.waiting_notice import PREPARING_KERNELS, WaitingNotice
@@ -208,11 +210,19 @@ class Server:
             self.primary.on_checkpoint_needed = self.persistence.require_checkpoint
         self.gate = ReadinessGate(self._missing_shards)
         guard = protection.protect(settings)
-        self._listener = Listener(guard, self._peer_log)
+        self._refusals = Refusals(monotonic)
+        self.problem_watch = self._make_problem_watch(guard)
+        self._listener = Listener(guard, self._peer_log, self._refusals)
         self._collection = DelayedCollection()
         self._memory_socket = self._make_memory_socket()
         self._contexts = CallContexts(
-            self.gate, self.sessions, monotonic, self._peer_log, self.persistence.wait_durable, guard.access
+            self.gate,
+            self.sessions,
+            monotonic,
+            self._peer_log,
+            self._refusals,
+            self.persistence.wait_durable,
+            guard.access,
         )
         self._ports = Ports()
         self._decoding_thread = ThreadPoolExecutor(1, "gem-decode")
@@ -534,8 +544,26 @@ class Server:
             self.primary.statistics.totals if self.primary is not None else lambda totals: totals,
             lambda: self.times.finished_since,
             lambda: self._time_left.seconds,
+            self.problem_watch.problems,
         )
         return Status(self._contexts, observed, monotonic)
+
+    def _make_problem_watch(self, guard: protection.Protection) -> ProblemWatch:
+        watched = Watched(
+            is_secondary=self.shard.is_secondary,
+            data_dir=self.settings.data_dir,
+            checkpoint_interval=self.settings.checkpoint_interval,
+            central=self.central,
+            run=self.run,
+            sessions=self.sessions,
+            checkpointer=self.persistence.checkpointer,
+            log=self.persistence.log,
+            guard=guard,
+            refusals=self._refusals,
+            first_batches=self.telemetry.first_batches,
+            run_seconds=self.times.run_seconds,
+        )
+        return ProblemWatch(watched, monotonic)
 
     def _make_commit_stream(self) -> CommitHandler:
         commit_service = CommitService(
@@ -769,6 +797,7 @@ class Server:
                 line = f"the upload of worker {name} is slow: another worker gets its buffer"
                 self._peer_log.log("upload-slow", name, line, level=logging.WARNING, worker=name)
             self._say_if_waiting()
+            self.problem_watch.look_if_due()
 
     def _say_if_waiting(self) -> None:
         state, present, wanted = self.run.state, self.sessions.count_present(), self.run.wanted_workers

@@ -175,6 +175,23 @@ def test_a_name_that_does_not_resolve_is_one_line_with_the_fix() -> None:
     assert waiting.stdout.count("waiting-for-server") == 1
 
 
+def test_check_of_a_server_that_does_not_answer_and_of_one_that_does(tmp_path: Path) -> None:
+    done = gemps_here("status", "127.0.0.1:9", "--check")
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout.startswith("GEMPS UNKNOWN - ")
+    assert done.stdout.count("\n") == 1
+    wrong = gemps_here("status", "--check", "--json")
+    assert wrong.returncode == USAGE
+    with served(tmp_path) as (address, process):
+        done = gemps_here("status", address, "--check")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (
+            done.stdout
+            == "GEMPS OK - waiting, 0 workers, version 0, 0 updates/s | problems=0 workers=0 commits=0c rate=0\n"
+        )
+        assert stop(process) == 0
+
+
 @pytest.mark.long
 def test_status_of_a_live_server_in_all_three_forms(tmp_path: Path) -> None:
     with served(tmp_path, "--eta", "0.25") as (address, process):

@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import pytest
-from gem_cli import status_view
+from gem_cli import status_check, status_view
 from rich.console import Console, RenderableType
 
 WORKER: dict[str, Any] = {
@@ -205,10 +205,38 @@ def test_a_worker_that_has_left_is_neither_silent_nor_well() -> None:
     assert "state left" in status_view.plain_report(changed(workers=[gone]))
 
 
-def test_warnings_of_the_server_are_shown_with_the_workers_names() -> None:
-    warning = {"kind": "same-batches", "text": "train on the same batches", "workers": ["a", "b\x1b[2J"]}
-    assert "warning: a, b\\x1b[2J: train on the same batches" in status_view.plain_report(changed(warnings=[warning]))
-    assert "warning" not in status_view.plain_report(changed(warnings=[]))
+PROBLEMS: list[dict[str, Any]] = [
+    {"kind": "disk-space", "severity": "PROBLEM_SEVERITY_CRITICAL", "seconds": 31.4, "text": "the disk is | full\x1b[2J",
+     "fix": "free some room", "workers": []},
+    {"kind": "same-batches", "severity": "PROBLEM_SEVERITY_WARNING", "seconds": 2.0, "text": "equal batches",
+     "fix": "shuffle", "workers": ["a", "b\x1b[2J"]},
+]  # fmt: skip
+
+
+def test_problems_come_first_with_fix_and_names() -> None:
+    seen = changed(problems=PROBLEMS)
+    expected = [
+        "CRITICAL disk-space (31 s): the disk is | full\\x1b[2J. Free some room",
+        "WARNING same-batches (2 s): a, b\\x1b[2J: equal batches. Shuffle",
+    ]
+    assert status_view.plain_report(seen).splitlines()[:2] == expected
+    assert [text.rstrip() for text in rendered(seen, 160).splitlines()[:2]] == expected
+    assert "WARNING" not in status_view.plain_report(changed(problems=[])) + status_view.plain_report(STATUS)
+
+
+@pytest.mark.parametrize(("found", "state"), [(PROBLEMS, "CRITICAL"), (PROBLEMS[1:], "WARNING"), ([], "OK")])
+def test_a_check_is_one_line_for_monitoring(found: list[dict[str, Any]], state: str) -> None:
+    worst, line = status_check.check(changed(problems=found))
+    assert worst == state
+    text, figures = line.split(" | ")
+    assert text.startswith(f"GEMPS {state} - {found[0]['kind'] if found else 'training, 1 worker, version 241, 61.5'}")
+    assert figures == f"problems={len(found)} workers=1 commits=240c rate=61.5"
+    assert "\x1b" not in line
+
+
+def test_a_check_of_many_problems_is_bounded() -> None:
+    _, line = status_check.check(changed(problems=PROBLEMS * 20))
+    assert len(line) < 1024
 
 
 def test_shards_are_listed_where_there_are_several() -> None:

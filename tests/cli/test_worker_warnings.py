@@ -125,11 +125,23 @@ def test_the_same_warning_of_several_workers_is_one_line_with_their_names(seen: 
     assert len(seen.after(GATHER_SECONDS)) == 2
 
 
-def test_a_warning_of_the_server_names_the_workers_that_it_is_about(seen: Seen) -> None:
-    status = {"warnings": [{"kind": "same-batches", "text": "train on the same batches", "workers": ["a", "b\x1b[2J"]}]}
-    for _ in range(3):
-        seen.warnings.status(status)
-    assert seen.after(GATHER_SECONDS) == ["warning: a and b\\x1b[2J: train on the same batches"]
+def problem(kind: str, severity: str, workers: list[str], seconds: float) -> dict[str, Any]:
+    text = f"it is so for {seconds} s"
+    return {"kind": kind, "severity": severity, "workers": workers, "text": text, "fix": "look", "seconds": seconds}
+
+
+def test_critical_problems_and_equal_batches_are_told_once_with_names(seen: Seen) -> None:
+    for second in range(3):
+        found = [
+            problem("same-batches", "PROBLEM_SEVERITY_WARNING", ["a", "b\x1b[2J"], second),
+            problem("silent-workers", "PROBLEM_SEVERITY_WARNING", ["a"], second),
+            problem("disk-space", "PROBLEM_SEVERITY_CRITICAL", [], second),
+        ]
+        seen.warnings.status({"problems": found})
+    assert seen.after(GATHER_SECONDS) == [
+        "warning: a and b\\x1b[2J: it is so for 0 s. Look",
+        "warning: the server: it is so for 0 s. Look",
+    ]
 
 
 def test_what_waits_is_shown_at_the_end_and_the_files_are_gone(seen: Seen) -> None:

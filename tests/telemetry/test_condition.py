@@ -8,6 +8,7 @@ from gem_server.telemetry.worker_telemetry import WorkerTelemetry
 
 WELL: dict[str, Any] = {
     "has_expired": False,
+    "has_session": True,
     "trains": True,
     "silent_for": 1.0,
     "seen": WorkerTelemetry(measured=100),
@@ -21,7 +22,8 @@ WELL: dict[str, Any] = {
     ("changes", "expected"),
     [
         ({}, Condition.WELL),
-        ({"has_expired": True, "trains": False}, Condition.GONE),
+        ({"has_expired": True, "has_session": False, "trains": False}, Condition.GONE),
+        ({"has_session": False, "trains": False}, Condition.DEPARTED),
         ({"trains": False, "silent_for": 100.0, "rate": 0.0}, Condition.WELL),
         ({"silent_for": 10.1, "rate": 0.0}, Condition.SILENT),
         ({"rate": 4.9}, Condition.SLOW),

@@ -290,7 +290,7 @@ def test_killed_worker_is_marked_within_its_time_out(page: Browser, training: Tr
     assert page.see(f"{row}.querySelector('.state svg path').getAttribute('d')") != page.see(
         "document.querySelector('#workers-table tr:not([data-condition]) .state svg path').getAttribute('d')"
     )
-    assert f"{name} is gone" in page.text("#notices")
+    page.until(f"document.querySelector('#notices').innerText.includes('{name}: the sessions of 1 worker expired')", 10)
     assert page.text("#tile-workers") == str(WORKERS - 1)
     page.keep(pictures / "killed-worker.png", whole=False)
     for width, scheme in LOOKS:

@@ -7,11 +7,13 @@ import aiohttp
 import pytest
 from gem_server.errors import StartupError
 from gem_server.settings import ServerSettings
+from gem_server.telemetry import problems as rules
 from gem_server.web.metrics import MAX_WORKERS
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
+from tests.waiting import eventually_async
 from tests.web.viewers import url
 from tests.wire.conftest import Serve
 from tests.wire.serving import Serving
@@ -59,6 +61,20 @@ async def test_a_run_as_prometheus_sees_it(serve: Serve) -> None:
     assert [value(found["gemps_worker_quarantined"], worker=name) for name in names] == [0, 0]
     assert value(found["gemps_memory_anonymous_bytes"]) > 1e6
     assert "process_cpu_seconds" in found
+
+
+async def test_problems_are_counted_by_kind_and_severity(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "MISSING_SECONDS", 0.0)
+    serving = await serve(dashboard="127.0.0.1:0")
+
+    async def has_problem() -> bool:
+        family = (await scraped(serving))["gemps_problems"]
+        return value(family, kind="missing-workers", severity="warning") == 1
+
+    await eventually_async(has_problem, interval=0.2)
+    family = (await scraped(serving))["gemps_problems"]
+    assert sum(sample.value for sample in family.samples) == 1
+    assert value(family, kind="disk-space", severity="critical") == 0
 
 
 async def test_names_and_units_follow_prometheus_conventions(serve: Serve) -> None:

@@ -131,7 +131,7 @@ async def test_a_quarantined_worker_changes_nothing_until_an_operator_ends_that(
     assert status.commits == commits + 2
     assert [worker.quarantined for worker in status.workers] == [True, False, False]
     assert status.workers[0].scaled == HABIT + 2
-    assert [(one.kind, list(one.workers)) for one in status.warnings] == [("quarantined", [wild.name])]
+    assert await problems_of(serving) == [("quarantined", [wild.name])]
 
     assert not await end_quarantine(serving, workers[1].name)
     assert not await end_quarantine(serving, "nobody")
@@ -139,7 +139,12 @@ async def test_a_quarantined_worker_changes_nothing_until_an_operator_ends_that(
     assert f"worker {wild.name} is no longer quarantined: it was repaired" in caplog.text
     delta = wild.delta(1)
     np.testing.assert_allclose((await moved(serving, wild, delta)).parameters, delta.parameters, atol=1e-6)
-    assert not (await serving.status()).warnings
+    assert not await problems_of(serving)
+
+
+async def problems_of(serving: Serving) -> list[tuple[str, list[str]]]:
+    serving.server.problem_watch.look()
+    return [(one.kind, [*one.workers]) for one in (await serving.status()).problems]
 
 
 async def test_a_quarantined_worker_that_selects_buffers_gets_all_of_the_runs(serve: Serve) -> None:

@@ -27,10 +27,16 @@ def connect(server: ServerThread, name: str, model: nn.Module, **settings: Any) 
     return ps
 
 
-def warnings_of(server: ServerThread) -> list[dict[str, Any]]:
+def problems_of(server: ServerThread) -> list[dict[str, Any]]:
+    """What the server finds when it looks now."""
+    server.run(look(server))
     with Observer(server.address) as observer:
-        found: list[dict[str, Any]] = observer.get_status()["warnings"]
-    return found
+        found: list[dict[str, Any]] = observer.get_status()["problems"]
+    return [one for one in found if one["kind"] == "same-batches"]
+
+
+async def look(server: ServerThread) -> None:
+    server.server.problem_watch.look()
 
 
 @pytest.mark.parametrize("settings", [{}, {"every": 2}], ids=["plain", "optimizer"])
@@ -43,10 +49,10 @@ def test_workers_with_the_same_batches_are_named_and_others_are_not(settings: di
             for step in range(2 * FIRST_COMMITS + 2):
                 ps.step(backward(ps.model, seed + step))
             ps.close()
-        (warning,) = warnings_of(server)
-    assert warning["kind"] == "same-batches"
-    assert warning["workers"] == ["w0", "w2", "w4"]
-    assert "ps.rank" in warning["text"]
+        (problem,) = problems_of(server)
+    assert problem["severity"] == "PROBLEM_SEVERITY_WARNING"
+    assert problem["workers"] == ["w0", "w2", "w4"]
+    assert "ps.rank" in problem["fix"]
 
 
 def test_workers_whose_inputs_never_change_are_not_warned_of() -> None:
@@ -56,7 +62,7 @@ def test_workers_whose_inputs_never_change_are_not_warned_of() -> None:
             for _ in range(FIRST_COMMITS + 1):
                 ps.step(backward(ps.model))
             ps.close()
-        assert not warnings_of(server)
+        assert not problems_of(server)
 
 
 def reported(model: nn.Module, *calls: Any) -> tuple[int, ...] | None:

@@ -1,9 +1,10 @@
 """Options and connection of client commands."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from gem_worker.client.settings import ClientSettings
@@ -38,9 +39,11 @@ def one_address(address: str, server: str | None) -> str:
 
 
 @contextmanager
-def connected(address: str, given: Given, *, quiet: bool = False) -> "Iterator[Observer]":
-    """Yield an Observer. Raises CommandError."""
-    settings = given.load(ClientSettings)
+def connected(
+    address: str, given: Given, *, quiet: bool = False, fallback: Mapping[str, Any] = MappingProxyType({})
+) -> "Iterator[Observer]":
+    """Yield an Observer; `fallback`: settings instead of the defaults. Raises CommandError."""
+    settings = given.load(ClientSettings, fallback=fallback)
     from gem_worker.client import ClientError, Observer
 
     try:

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from gem_worker.warning_file import MOST_CHARACTERS, VARIABLE
 
-from gem_cli.status_view import Status, printable
+from gem_cli.status_view import Status, printable, problem_text, problems, severity
 from gem_cli.training.reporters import Reporter
 
 # Workers come to the same line of a script within this time.
@@ -24,6 +24,8 @@ MOST_SHOWN = 32
 # Of one worker's file; its own bound (16 lines) is below this.
 MOST_BYTES = 1 << 16
 NAMES_SHOWN = 4
+# Kind of a problem (status.proto), and whose problems without workers are.
+SAME_BATCHES, THE_SERVER = "same-batches", "the server"
 
 
 class WorkerWarnings:
@@ -53,11 +55,15 @@ class WorkerWarnings:
                 self._show(key)
 
     def status(self, status: Status) -> None:
-        """Take the server's warnings from a report of the run."""
-        for warning in status.get("warnings", ()):
-            for worker in warning.get("workers", ()):
-                text = str(warning.get("text", ""))
-                self._add(f"{warning.get('kind', '')}: {text}", text, str(worker))
+        """Take problems from a report of the run: critical ones, and workers that train on the same batches.
+
+        The others come and go with every worker that is restarted; `gemps status` has them.
+        """
+        for problem in problems(status):
+            kind = str(problem.get("kind", ""))
+            if kind == SAME_BATCHES or severity(problem) == "CRITICAL":
+                for worker in problem.get("workers", ()) or (THE_SERVER,):
+                    self._add(kind, problem_text(problem), str(worker))
 
     def close(self) -> None:
         """Report everything, and delete the files."""

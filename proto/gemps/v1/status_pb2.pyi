@@ -28,6 +28,13 @@ class WorkerCondition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WORKER_CONDITION_SLOW: _ClassVar[WorkerCondition]
     WORKER_CONDITION_MUTED: _ClassVar[WorkerCondition]
     WORKER_CONDITION_GONE: _ClassVar[WorkerCondition]
+    WORKER_CONDITION_DEPARTED: _ClassVar[WorkerCondition]
+
+class ProblemSeverity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PROBLEM_SEVERITY_UNSPECIFIED: _ClassVar[ProblemSeverity]
+    PROBLEM_SEVERITY_WARNING: _ClassVar[ProblemSeverity]
+    PROBLEM_SEVERITY_CRITICAL: _ClassVar[ProblemSeverity]
 
 class TransportKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -48,6 +55,10 @@ WORKER_CONDITION_SILENT: WorkerCondition
 WORKER_CONDITION_SLOW: WorkerCondition
 WORKER_CONDITION_MUTED: WorkerCondition
 WORKER_CONDITION_GONE: WorkerCondition
+WORKER_CONDITION_DEPARTED: WorkerCondition
+PROBLEM_SEVERITY_UNSPECIFIED: ProblemSeverity
+PROBLEM_SEVERITY_WARNING: ProblemSeverity
+PROBLEM_SEVERITY_CRITICAL: ProblemSeverity
 TRANSPORT_KIND_UNSPECIFIED: TransportKind
 TRANSPORT_KIND_GRPC: TransportKind
 TRANSPORT_KIND_LANE: TransportKind
@@ -235,15 +246,21 @@ class ShardsStatus(_message.Message):
     servers: _containers.RepeatedCompositeFieldContainer[ShardStatus]
     def __init__(self, index: _Optional[int] = ..., count: _Optional[int] = ..., primary: _Optional[str] = ..., servers: _Optional[_Iterable[_Union[ShardStatus, _Mapping]]] = ...) -> None: ...
 
-class RunWarning(_message.Message):
-    __slots__ = ("kind", "text", "workers")
+class Problem(_message.Message):
+    __slots__ = ("kind", "text", "workers", "severity", "seconds", "fix")
     KIND_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    SEVERITY_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FIX_FIELD_NUMBER: _ClassVar[int]
     kind: str
     text: str
     workers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, kind: _Optional[str] = ..., text: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ...) -> None: ...
+    severity: ProblemSeverity
+    seconds: float
+    fix: str
+    def __init__(self, kind: _Optional[str] = ..., text: _Optional[str] = ..., workers: _Optional[_Iterable[str]] = ..., severity: _Optional[_Union[ProblemSeverity, str]] = ..., seconds: _Optional[float] = ..., fix: _Optional[str] = ...) -> None: ...
 
 class RunMeans(_message.Message):
     __slots__ = ("commits", "staleness_mean", "mean_pi", "blocked_fraction", "clamped_fraction")
@@ -260,7 +277,7 @@ class RunMeans(_message.Message):
     def __init__(self, commits: _Optional[int] = ..., staleness_mean: _Optional[float] = ..., mean_pi: _Optional[float] = ..., blocked_fraction: _Optional[float] = ..., clamped_fraction: _Optional[float] = ...) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("server_version", "version", "run_state", "settings", "run_seconds", "uptime_seconds", "parameter_count", "tensor_count", "layout_digest", "commits", "commits_per_second", "next_eta", "loss", "staleness_mean", "mean_pi", "blocked_fraction", "jain_index", "workers", "queue", "memory", "checkpoint", "last_evaluation", "best_evaluation", "commits_of_process", "staleness", "wait", "clamped_fraction", "wait_p50_seconds", "wait_p99_seconds", "shards", "means", "seconds_left", "missing_workers", "warnings", "rule")
+    __slots__ = ("server_version", "version", "run_state", "settings", "run_seconds", "uptime_seconds", "parameter_count", "tensor_count", "layout_digest", "commits", "commits_per_second", "next_eta", "loss", "staleness_mean", "mean_pi", "blocked_fraction", "jain_index", "workers", "queue", "memory", "checkpoint", "last_evaluation", "best_evaluation", "commits_of_process", "staleness", "wait", "clamped_fraction", "wait_p50_seconds", "wait_p99_seconds", "shards", "means", "seconds_left", "missing_workers", "problems", "rule")
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_STATE_FIELD_NUMBER: _ClassVar[int]
@@ -294,7 +311,7 @@ class RunStatus(_message.Message):
     MEANS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
     MISSING_WORKERS_FIELD_NUMBER: _ClassVar[int]
-    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
     server_version: str
     version: _transfer_pb2.Version
@@ -329,9 +346,9 @@ class RunStatus(_message.Message):
     means: RunMeans
     seconds_left: float
     missing_workers: int
-    warnings: _containers.RepeatedCompositeFieldContainer[RunWarning]
+    problems: _containers.RepeatedCompositeFieldContainer[Problem]
     rule: str
-    def __init__(self, server_version: _Optional[str] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_seconds: _Optional[float] = ..., uptime_seconds: _Optional[float] = ..., parameter_count: _Optional[int] = ..., tensor_count: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., commits: _Optional[int] = ..., commits_per_second: _Optional[float] = ..., next_eta: _Optional[float] = ..., loss: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., mean_pi: _Optional[float] = ..., blocked_fraction: _Optional[float] = ..., jain_index: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., queue: _Optional[_Union[QueueStatus, _Mapping]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointStatus, _Mapping]] = ..., last_evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., best_evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., commits_of_process: _Optional[int] = ..., staleness: _Optional[_Union[Histogram, _Mapping]] = ..., wait: _Optional[_Union[Histogram, _Mapping]] = ..., clamped_fraction: _Optional[float] = ..., wait_p50_seconds: _Optional[float] = ..., wait_p99_seconds: _Optional[float] = ..., shards: _Optional[_Union[ShardsStatus, _Mapping]] = ..., means: _Optional[_Union[RunMeans, _Mapping]] = ..., seconds_left: _Optional[float] = ..., missing_workers: _Optional[int] = ..., warnings: _Optional[_Iterable[_Union[RunWarning, _Mapping]]] = ..., rule: _Optional[str] = ...) -> None: ...
+    def __init__(self, server_version: _Optional[str] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_seconds: _Optional[float] = ..., uptime_seconds: _Optional[float] = ..., parameter_count: _Optional[int] = ..., tensor_count: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., commits: _Optional[int] = ..., commits_per_second: _Optional[float] = ..., next_eta: _Optional[float] = ..., loss: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., mean_pi: _Optional[float] = ..., blocked_fraction: _Optional[float] = ..., jain_index: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., queue: _Optional[_Union[QueueStatus, _Mapping]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointStatus, _Mapping]] = ..., last_evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., best_evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., commits_of_process: _Optional[int] = ..., staleness: _Optional[_Union[Histogram, _Mapping]] = ..., wait: _Optional[_Union[Histogram, _Mapping]] = ..., clamped_fraction: _Optional[float] = ..., wait_p50_seconds: _Optional[float] = ..., wait_p99_seconds: _Optional[float] = ..., shards: _Optional[_Union[ShardsStatus, _Mapping]] = ..., means: _Optional[_Union[RunMeans, _Mapping]] = ..., seconds_left: _Optional[float] = ..., missing_workers: _Optional[int] = ..., problems: _Optional[_Iterable[_Union[Problem, _Mapping]]] = ..., rule: _Optional[str] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()

@@ -14,7 +14,7 @@ from gem_server.durability import checkpoint
 from gem_server.durability.agreement import Agreement
 from gem_server.durability.checkpoint import Checkpoint
 from gem_server.durability.files import Files, StorageError, is_full, storage_full
-from gem_server.durability.log import Log, LogFile, remove_before
+from gem_server.durability.log import FLOAT32_BYTES, RESERVE, Log, LogFile, remove_before
 from gem_server.durability.recovery import LOG
 from gem_server.errors import RefusedError
 from gem_server.flow.applier import Applier
@@ -66,6 +66,7 @@ class Checkpointer:
         self._is_required = False
         self._first: list[asyncio.Future[None]] = []
         self._commits = 0
+        self.error = ""  # why the last attempt failed; empty: it did not
         self.newest: Path | None = None
         self.newest_version: Version | None = None
         self.written_at = 0.0
@@ -115,9 +116,11 @@ class Checkpointer:
                 except StorageError:
                     return
                 except (OSError, RefusedError) as error:
+                    stands = "the one before it stands" if self.newest is not None else "there is none yet"
                     logger.warning(
-                        "no checkpoint (%s); the one before it stands, and this one is tried again",
+                        "no checkpoint (%s); %s, and this one is tried again",
                         error,
+                        stands,
                         extra={"event": "no-checkpoint", "error": str(error)},
                     )
                     self._resolve_first(error)
@@ -159,6 +162,13 @@ class Checkpointer:
             return await self._with_reserve(self._write_still)
 
     async def _with_reserve(self, write: Callable[[], Awaitable[Path]]) -> Path:
+        try:
+            return await self._with_log_reserve(write)
+        except (OSError, RefusedError) as error:
+            self.error = (isinstance(error, OSError) and error.strerror) or str(error)
+            raise
+
+    async def _with_log_reserve(self, write: Callable[[], Awaitable[Path]]) -> Path:
         if self._log is None or self._central.layout is None:
             return await write()
         latest = self._data_dir / checkpoint.LATEST
@@ -169,6 +179,24 @@ class Checkpointer:
         finally:
             if latest.exists():
                 await self._log.keep_reserve(_size(latest))
+
+    def read_disk(self) -> tuple[int, int, int]:
+        """Return free bytes, bytes in the log's reserve, and bytes of the newest checkpoint (0: none).
+
+        Asks the file system, so call it on a thread. Raises OSError.
+        """
+        latest, reserve = self._data_dir / checkpoint.LATEST, self._data_dir / LOG / RESERVE
+        newest = _size(latest) if latest.exists() else 0
+        return self._files.free_bytes(self._data_dir), reserve.stat().st_size if reserve.exists() else 0, newest
+
+    def room_wanted(self, newest_bytes: int) -> int:
+        """Return the bytes that the next checkpoint needs, if the newest one has `newest_bytes` (0: there is none)."""
+        layout = self._central.layout
+        if layout is None:
+            return newest_bytes
+        vectors = 1 + self._rule.kept_vectors
+        wanted = newest_bytes or FLOAT32_BYTES * layout.parameter_count * vectors + layout.buffer_bytes
+        return wanted if self._log is None else self._log.wanted_bytes(layout, wanted)
 
     async def _write_cut(self, submit: Callable[[CutRequest], None] | None = None) -> Path:
         call = Call()
@@ -268,6 +296,7 @@ class Checkpointer:
             remove_before(self._files, self._data_dir / LOG, None)
         self.newest_version = version
         self.written_at = self._clock()
+        self.error = ""
         self._resolve_first(None)
         about = {"event": "checkpoint", "clock": version.clock, "path": str(self.newest)}
         logger.info("checkpoint of clock %d: %s", version.clock, self.newest, extra=about)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeVar
 
 import numpy as np
@@ -85,8 +86,10 @@ class Log:
         agreement: Agreement,
         on_large: Callable[[], None],
         on_failure: Callable[[StorageError], None],
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self.directory = directory
+        self._clock = clock
         self.synced = 0
         self._files = files
         self._count_buffers = staging_buffers
@@ -112,6 +115,8 @@ class Log:
         self._ending = False
         self._failed = False
         self._is_short = False
+        self.refused_at: float | None = None  # for want of room
+        self.was_short = False  # at that moment a checkpoint was being written
 
     def start(self, last_number: int, last_id: bytes) -> None:
         """Start after this file (0, NO_LOG: none)."""
@@ -178,6 +183,7 @@ class Log:
                 else:
                     file.allocated = max(file.allocated, length)
                     return
+            self.refused_at, self.was_short = self._clock(), self._is_short
             self._on_large()
             raise storage_full("there is no room for the log, so nothing can be committed (pulls still work)", full)
 
@@ -201,6 +207,11 @@ class Log:
                 self._fail("reserve room next to", None, error)
         finally:
             self._is_short = False
+
+    def wanted_bytes(self, layout: Layout, checkpoint_bytes: int) -> int:
+        """Bytes that the disk must have free for the next checkpoint, and for the log's next file meanwhile."""
+        self._measure(layout)
+        return self._reserve_bytes(checkpoint_bytes)
 
     def _reserve_bytes(self, checkpoint_bytes: int) -> int:
         return checkpoint_bytes + self._first_length + RESERVE_SLACK

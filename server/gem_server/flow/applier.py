@@ -233,7 +233,7 @@ class Applier:
             is_loss_finite=None if loss is None else math.isfinite(loss),
         )
         for habit in begun:
-            line = f"worker {worker.name}: {habit.text}"
+            line = f"worker {worker.name}: {habit.text}: {habit.fix}"
             self._peer_log.log(habit.kind, worker.name, line, level=logging.WARNING, worker=worker.name)
 
     def _relative_speed(self, request: CommitRequest) -> float:

@@ -4,6 +4,7 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gem_server.security.expiry import find_expiries
 from gem_server.security.watched_files import UnusableFileError, read_text
 
 
@@ -15,6 +16,12 @@ class Certificates:
     key: bytes = field(repr=False)
     client_ca: bytes | None
     context: ssl.SSLContext
+
+    @property
+    def expiries(self) -> dict[str, float]:
+        """When the first certificate of each file expires, in seconds since 1970, by the name of the setting."""
+        ends = {"tls.cert": find_expiries(self.certificate), "tls.client_ca": find_expiries(self.client_ca or b"")}
+        return {name: min(found) for name, found in ends.items() if found}
 
 
 def read_certificates(certificate: Path, key: Path, client_ca: Path | None) -> Certificates:

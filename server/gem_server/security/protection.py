@@ -12,10 +12,11 @@ from gem_server.settings import ServerSettings, is_loopback
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """TLS and token checks; None: not configured."""
+    """TLS and token checks; None: not configured. `tokens`: those of `access`."""
 
     certificates: WatchedFiles[Certificates] | None
     access: Access | None
+    tokens: WatchedFiles[Tokens] | None = None
 
 
 def protect(settings: ServerSettings) -> Protection:
@@ -24,7 +25,7 @@ def protect(settings: ServerSettings) -> Protection:
         certificates, tokens = _certificates(settings), _tokens(settings)
     except UnusableFileError as error:
         raise StartupError(str(error)) from error
-    return Protection(certificates, Access(tokens.current) if tokens is not None else None)
+    return Protection(certificates, Access(tokens.current) if tokens is not None else None, tokens)
 
 
 def describe(settings: ServerSettings) -> str:

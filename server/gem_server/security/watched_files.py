@@ -38,6 +38,7 @@ class WatchedFiles(Generic[Read]):
         self._seen = self._identities()
         self._checked_at = clock()
         self._value = read()
+        self.error = ""  # why the newest files cannot be used; empty: the value is theirs
         self._reading: asyncio.Task[Read] | None = None
         self._wait_until = 0.0  # event loop time
 
@@ -74,12 +75,12 @@ class WatchedFiles(Generic[Read]):
         try:
             value = self._read()
         except UnusableFileError as error:
-            self._seen = found
+            self._seen, self.error = found, str(error)
             logger.error("%s. What was read before stays in force", error)
             return
         if self._identities() != found:
             return  # replaced meanwhile: retry
-        self._seen, self._value = found, value
+        self._seen, self._value, self.error = found, value, ""
         logger.info("read again, because they changed: %s", names)
 
     def _identities(self) -> list[tuple[int, int, int] | None]:

@@ -13,6 +13,7 @@ from gem_server.security.certificates import Certificates
 from gem_server.security.watched_files import WatchedFiles
 from gem_server.service.health import SERVICE as HEALTH
 from gem_server.service.status_codes import abort
+from gem_server.telemetry.refusals import Refusals
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # generic for mypy only
 
@@ -42,9 +43,10 @@ def _configuration(certificates: Certificates) -> grpc.ServerCertificateConfigur
 class TokenInterceptor(grpc.aio.ServerInterceptor):
     """Checks tokens before requests are read, except for the health service."""
 
-    def __init__(self, access: Access, peer_log: PeerLog) -> None:
+    def __init__(self, access: Access, peer_log: PeerLog, refusals: Refusals) -> None:
         self._access = access
         self._peer_log = peer_log
+        self._refusals = refusals
 
     async def intercept_service(
         self,
@@ -63,6 +65,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
 
     def _refusing(self, refusal: RefusedError) -> Handler:
         async def refuse(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+            self._refusals.count(refusal.reason.name, refusal.message)
             address = address_of(context)
             host = address.rpartition(":")[0]
             self._peer_log.refuse(host, f"a call from {address} was refused: {refusal.message}")

@@ -20,6 +20,7 @@ from gem_server.service.first_message import FirstMessages
 from gem_server.service.lane_connection import LaneConnection
 from gem_server.service.status_codes import abort, as_refusal
 from gem_server.state.sessions import Session, Sessions
+from gem_server.telemetry.refusals import Refusals
 
 Outcome = TypeVar("Outcome")
 Context: TypeAlias = ServicerContext[bytes, bytes]
@@ -129,11 +130,13 @@ class CallContexts:
         sessions: Sessions,
         clock: Callable[[], float],
         peer_log: PeerLog,
+        refusals: Refusals,
         wait_durable: Callable[[], Awaitable[None]] | None = None,
         access: Access | None = None,
     ) -> None:
         self.gate = gate
         self.peer_log = peer_log
+        self._refusals = refusals
         self.first_messages = FirstMessages()
         self._sessions = sessions
         self._clock = clock
@@ -181,6 +184,7 @@ class CallContexts:
             refusal = torn  # in most cases nobody is left to receive it
         except Exception as error:
             refusal = as_refusal(error)
+            self._refusals.count(refusal.reason.name, refusal.message)
             if refusal.reason is Reason.INTERNAL:
                 self.peer_log.log("failed", "this server", "a call failed", level=logging.ERROR, error=error)
             elif refusal.reason.fault is Fault.CALLER and call_session.session is not None:

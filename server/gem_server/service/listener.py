@@ -16,6 +16,7 @@ from gem_server.service.auth_interceptor import TokenInterceptor, server_credent
 from gem_server.service.first_message import FirstMessages
 from gem_server.service.health import SERVICE as HEALTH
 from gem_server.service.health import Health
+from gem_server.telemetry.refusals import Refusals
 
 MIB = 1024 * 1024
 # grpc.aio (1.85.1) logs tracebacks for disconnected callers.
@@ -47,9 +48,10 @@ _BACKLOG = 512
 class Listener:
     """Serves gRPC, on one event loop."""
 
-    def __init__(self, protection: Protection, peer_log: PeerLog) -> None:
+    def __init__(self, protection: Protection, peer_log: PeerLog, refusals: Refusals) -> None:
         self._protection = protection
         self._peer_log = peer_log
+        self._refusals = refusals
         self._health = Health("", *handlers.SERVICES)
         self._server: grpc.aio.Server | None = None
 
@@ -63,7 +65,8 @@ class Listener:
     ) -> int:
         """Listen; return the port. Raises StartupError."""
         protection = self._protection
-        door = () if protection.access is None else (TokenInterceptor(protection.access, self._peer_log),)
+        access = protection.access
+        door = () if access is None else (TokenInterceptor(access, self._peer_log, self._refusals),)
         self._server = grpc.aio.server(options=CHANNEL_OPTIONS, interceptors=door)
         self._server.add_generic_rpc_handlers((*services, handlers.health_handlers(first, self._health)))
         if with_reflection:

@@ -1,7 +1,6 @@
 """Serves the calls Join, Heartbeat and Leave."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,7 +25,6 @@ from gem_server.state.central_variable import CentralVariable
 from gem_server.state.places import Origin, network_of
 from gem_server.state.run import Run
 from gem_server.state.sessions import JoinInfo, Session, Sessions
-from gem_server.telemetry.first_batches import TEXT as SAME_BATCHES
 from gem_server.telemetry.first_batches import FirstBatches
 
 _LAYOUT_FIELD = session_pb2.JoinRequest.LAYOUT_FIELD_NUMBER
@@ -181,20 +179,13 @@ class MembershipHandler:
         request = messages.parse(session_pb2.HeartbeatRequest, raw)
         session = call_session.attend(request.session_id)
         if request.batches:
-            self._compare_batches(session.worker.name, tuple(request.batches))
+            self._first_batches.reported(session.worker.name, tuple(request.batches))
         return session_pb2.HeartbeatResponse(
             incarnation=self._central.incarnation,
             run_state=messages.RUN_STATES[self._run.state_for(session.worker)],
             last_applied_sequence=session.entry.last_applied,
             next_eta=self._run.next_eta,
         )
-
-    def _compare_batches(self, name: str, batches: tuple[int, ...]) -> None:
-        other = self._first_batches.reported(name, batches)
-        if other is not None:
-            line = f"workers {other} and {name}: {SAME_BATCHES}"
-            log = self._contexts.peer_log.log
-            log("same-batches", name, line, level=logging.WARNING, worker=name, other=other)
 
     async def _leave(self, raw: bytes, call_session: CallSession) -> session_pb2.LeaveResponse:
         if self._shard.is_secondary:

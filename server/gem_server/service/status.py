@@ -24,10 +24,8 @@ from gem_server.state.run import Run, RunState
 from gem_server.state.sessions import Session, Sessions, TransportKind
 from gem_server.state.workers import Worker, WorkerState
 from gem_server.telemetry.condition import Condition, condition, median_rate
-from gem_server.telemetry.conduct import Habit
-from gem_server.telemetry.first_batches import MOST_NAMES
-from gem_server.telemetry.first_batches import TEXT as SAME_BATCHES
 from gem_server.telemetry.histogram import Histogram
+from gem_server.telemetry.problems import Problem, Problems, Severity
 from gem_server.telemetry.run_totals import RunTotals
 from gem_server.telemetry.telemetry import Telemetry
 from gem_server.telemetry.worker_telemetry import Figures, WorkerTelemetry
@@ -37,11 +35,9 @@ DEFAULT_INTERVAL_SECONDS = 1.0
 MAX_WATCHERS = 64
 UNREAD_SECONDS = 20.0
 RETRY_SECONDS = 5.0
-
-QUARANTINED = (
-    "their deltas were much larger than the others' again and again, and count as 0 now: repair them, and end that by "
-    "gemps readmit WORKER"
-)
+# A worker without a session stays in the status for so long after its last call, and the last so many stay.
+DEPARTED_SECONDS = 3600.0
+MOST_DEPARTED = 100
 
 _WORKER_STATES = {
     WorkerState.JOINED: status_pb2.WORKER_STATE_JOINED,
@@ -57,8 +53,13 @@ _CONDITIONS = {
     Condition.SLOW: status_pb2.WORKER_CONDITION_SLOW,
     Condition.MUTED: status_pb2.WORKER_CONDITION_MUTED,
     Condition.GONE: status_pb2.WORKER_CONDITION_GONE,
+    Condition.DEPARTED: status_pb2.WORKER_CONDITION_DEPARTED,
 }
 
+_SEVERITIES = {
+    Severity.WARNING: status_pb2.PROBLEM_SEVERITY_WARNING,
+    Severity.CRITICAL: status_pb2.PROBLEM_SEVERITY_CRITICAL,
+}
 _TRANSPORTS = {
     TransportKind.GRPC: status_pb2.TRANSPORT_KIND_GRPC,
     TransportKind.LANE: status_pb2.TRANSPORT_KIND_LANE,
@@ -87,6 +88,7 @@ class Observed:
     totals: Callable[[RunTotals], RunTotals]
     finished_since: Callable[[], float | None]
     time_left: Callable[[], float | None]
+    problems: Problems
 
 
 class Status:
@@ -173,7 +175,7 @@ class Status:
             jain_index=seen.sessions.fairness.index(session.worker for session in live.values()),
             workers=[
                 _worker(worker, live.get(worker.name), figures[worker.name], now, trained_until, usual, with_histograms)
-                for worker in workers
+                for worker in self._shown(workers, live, trained_until)
             ],
             queue=self._queue(),
             memory=self._memory(),
@@ -186,11 +188,23 @@ class Status:
         _put_means(seen.totals(seen.telemetry.totals), report)
         self._put_layout(report)
         self._put_evaluations(report)
-        for names in seen.telemetry.first_batches.groups:
-            report.warnings.add(kind="same-batches", text=SAME_BATCHES, workers=names)
-        _put_conduct(workers, report)
+        _put_problems(seen.problems.newest, now, report)
         seen.shards.add_to(report)
         return report
+
+    def _shown(self, workers: list[Worker], live: Mapping[str, Session], trained_until: float) -> list[Worker]:
+        """Return the workers in the report: those with a session, and others for some time after their last call.
+
+        Those that have spent their budgets stay: they have done their part of the run. Of a run that is finished, those
+        stay that were shown then. A worker of a run that was resumed counts from this process's start.
+        """
+        started = self._clock() - self._observed.uptime()
+        departed = [one for one in workers if one.name not in live and not one.done and one.last_call < trained_until]
+        newest = sorted(departed, key=lambda worker: worker.last_call, reverse=True)[:MOST_DEPARTED]
+        gone = {one.name for one in departed} - {
+            one.name for one in newest if trained_until - max(one.last_call, started) <= DEPARTED_SECONDS
+        }
+        return [one for one in workers if one.name not in gone]
 
     def _counted_workers(self, measured: list[Worker], live: Mapping[str, Session]) -> list[Worker]:
         """Return the workers that the run's figures are about.
@@ -267,17 +281,6 @@ async def _send_report(context: Context, message: bytes) -> None:
         ) from None
 
 
-def _put_conduct(workers: list[Worker], report: status_pb2.RunStatus) -> None:
-    """Put a warning for each kind of conduct, with the names of the first workers that show it."""
-    quarantined = [worker.name for worker in workers if worker.quarantined]
-    if quarantined:
-        report.warnings.add(kind="quarantined", text=QUARANTINED, workers=quarantined[:MOST_NAMES])
-    for habit in Habit:
-        names = [worker.name for worker in workers if habit in worker.telemetry.conduct.habits]
-        if names:
-            report.warnings.add(kind=habit.kind, text=habit.text, workers=names[:MOST_NAMES])
-
-
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
@@ -296,11 +299,11 @@ def _worker(
     with_histograms: bool,
 ) -> status_pb2.WorkerStatus:
     seen = worker.telemetry
-    is_busy = session is not None and session.open_calls > session.idle_calls
-    silent_for = 0.0 if is_busy else max(0.0, now - worker.last_call)
+    silent_for = session.silent_for(now) if session is not None else max(0.0, now - worker.last_call)
     rate = seen.rate.rate(trained_until)
     found = condition(
         has_expired=worker.state is WorkerState.EXPIRED,
+        has_session=session is not None,
         trains=session is not None and worker.state is not WorkerState.FINISHED,
         silent_for=silent_for,
         seen=seen,
@@ -384,6 +387,19 @@ def _put_waits(telemetry: Telemetry, report: status_pb2.RunStatus) -> None:
     _put_histogram(telemetry.wait, report.wait)
     report.wait_p50_seconds = telemetry.wait.quantile(0.5)
     report.wait_p99_seconds = telemetry.wait.quantile(0.99)
+
+
+def _put_problems(problems: list[Problem], now: float, report: status_pb2.RunStatus) -> None:
+    for problem in problems:
+        found = problem.finding
+        report.problems.add(
+            kind=found.kind,
+            text=found.text,
+            workers=found.workers,
+            severity=_SEVERITIES[found.severity],
+            seconds=now - problem.since,
+            fix=found.fix,
+        )
 
 
 def _put_means(totals: RunTotals, report: status_pb2.RunStatus) -> None:

@@ -451,7 +451,7 @@ class SecondaryOrder(CommitOrder, CommitObserver):
             except CheckpointReplacedError:
                 logger.info("the primary began another checkpoint before this one was complete")
             except (OSError, RefusedError) as error:
-                logger.warning("no checkpoint (%s); the one before it stands", error, extra={"event": "no-checkpoint"})
+                logger.warning("no checkpoint of all shards (%s)", error, extra={"event": "no-checkpoint"})
 
         self._writing = asyncio.create_task(write())
         await begun.wait()

@@ -16,8 +16,8 @@ ENOUGH_TO_COMPARE = 3  # workers that train
 class Condition(Enum):
     """The first that holds.
 
-    GONE: expired. SILENT: no contact for SILENT_SECONDS. SLOW: below half the median rate. MUTED: recent commits had
-    hardly any effect.
+    GONE: expired. DEPARTED: without a session for another reason. SILENT: no contact for SILENT_SECONDS. SLOW: below
+    half the median rate. MUTED: recent commits had hardly any effect.
     """
 
     WELL = "well"
@@ -25,11 +25,13 @@ class Condition(Enum):
     SLOW = "slow"
     MUTED = "muted"
     GONE = "gone"
+    DEPARTED = "departed"
 
 
 def condition(
     *,
     has_expired: bool,
+    has_session: bool,
     trains: bool,
     silent_for: float,
     seen: WorkerTelemetry,
@@ -43,6 +45,8 @@ def condition(
     """
     if has_expired:
         return Condition.GONE
+    if not has_session:
+        return Condition.DEPARTED
     if not trains:
         return Condition.WELL
     if silent_for > SILENT_SECONDS:

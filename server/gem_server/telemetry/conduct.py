@@ -15,21 +15,23 @@ COMPARED = 8
 
 
 class Habit(Enum):
-    """What people should look at: the `kind` of a warning (status.proto), and its `text` about workers."""
+    """What people should look at: the `kind` of a problem (status.proto), its `text` about workers, and its `fix`."""
 
     SAME_DELTAS = (
         "same-deltas",
-        "the same deltas come again and again, under new sequences: check that each step computes a new gradient from "
-        "the next batch",
+        "the same deltas come again and again, under new sequences",
+        "check that each step computes a new gradient from the next batch",
     )
     LOSSES_NOT_FINITE = (
         "losses-not-finite",
-        "most losses are infinite or NaN: check the data, and lower the learning rate if all workers have them",
+        "most losses are infinite or NaN",
+        "check the data, and lower the learning rate if all workers have them",
     )
 
-    def __init__(self, kind: str, text: str) -> None:
+    def __init__(self, kind: str, text: str, fix: str) -> None:
         self.kind = kind
         self.text = text
+        self.fix = fix
 
 
 @dataclass(slots=True)

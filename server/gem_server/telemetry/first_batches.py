@@ -12,14 +12,14 @@ from collections import OrderedDict
 REPORTED = 5
 # Reports that are remembered: as many as there are sessions by default.
 MOST_REMEMBERED = 1024
-# Names in a warning, and warnings.
+# Names in a group, and groups.
 MOST_NAMES = 16
 MOST_GROUPS = 4
 
-TEXT = (
-    "these workers train on the same batches in the same order, so they add little to each other: let each worker "
-    "shuffle in its own order, for example by torch.manual_seed(1000 * ps.run_settings.seed + ps.rank) in the with "
-    "block, and add ps.rank to the seed of each sampler or generator that has its own"
+TEXT = "these workers train on the same batches in the same order, so they add little to each other"
+FIX = (
+    "let each worker shuffle in its own order, for example by torch.manual_seed(1000 * ps.run_settings.seed + ps.rank) "
+    "in the with block, and add ps.rank to the seed of each sampler or generator that has its own"
 )
 
 
@@ -30,17 +30,15 @@ class FirstBatches:
         self.reports: OrderedDict[tuple[int, ...], list[str]] = OrderedDict()
         self.groups: list[list[str]] = []
 
-    def reported(self, worker: str, batches: tuple[int, ...]) -> str | None:
-        """Take a worker's report; return the name of another one with the same, once for each group of workers."""
+    def reported(self, worker: str, batches: tuple[int, ...]) -> None:
+        """Take a worker's report; two workers with the same begin a group, to which further ones are added."""
         if len(batches) != REPORTED or len(set(batches)) == 1:
-            return None
+            return
         names = self.reports.setdefault(batches, [])
         if len(self.reports) > MOST_REMEMBERED:
             self.reports.popitem(last=False)
         if worker in names or len(names) >= MOST_NAMES:
-            return None
+            return
         names.append(worker)
-        if len(names) != 2 or len(self.groups) >= MOST_GROUPS:
-            return None
-        self.groups.append(names)
-        return names[0]
+        if len(names) == 2 and len(self.groups) < MOST_GROUPS:
+            self.groups.append(names)

@@ -1,6 +1,7 @@
 """/metrics for Prometheus; MAX_WORKERS bounds the series."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import accumulate
 
@@ -17,6 +18,8 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from gem_server.telemetry.problems import KINDS
+
 MAX_WORKERS = 256
 
 _LIVE = (status_pb2.WORKER_STATE_JOINED, status_pb2.WORKER_STATE_TRAINING, status_pb2.WORKER_STATE_FINISHED)
@@ -31,6 +34,7 @@ _CONDITIONS = {
     "slow": status_pb2.WORKER_CONDITION_SLOW,
     "muted": status_pb2.WORKER_CONDITION_MUTED,
     "gone": status_pb2.WORKER_CONDITION_GONE,
+    "departed": status_pb2.WORKER_CONDITION_DEPARTED,
 }
 
 
@@ -64,6 +68,7 @@ class _OfStatus(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from _of_the_run(self._status)
+        yield from _of_problems(self._status)
         yield from _of_the_server(self._status)
         if self._status.HasField("shards"):
             yield from _of_shards(self._status.shards)
@@ -128,6 +133,23 @@ def _of_the_run(status: status_pb2.RunStatus) -> Iterator[Metric]:
     yield _histogram("gemps_queue_wait_seconds", "From complete commit to applied.", status.wait)
 
 
+_SEVERITIES = {
+    status_pb2.PROBLEM_SEVERITY_WARNING: "warning",
+    status_pb2.PROBLEM_SEVERITY_CRITICAL: "critical",
+}
+
+
+def _of_problems(status: status_pb2.RunStatus) -> Iterator[Metric]:
+    gauge = GaugeMetricFamily(
+        "gemps_problems", "Problems there are now, of each kind; gemps status says more.", None, ["kind", "severity"]
+    )
+    counts = Counter((one.kind, one.severity) for one in status.problems)
+    for kind in KINDS:
+        for number, severity in _SEVERITIES.items():
+            gauge.add_metric([kind, severity], float(counts[kind, number]))
+    yield gauge
+
+
 def _of_the_server(status: status_pb2.RunStatus) -> Iterator[Metric]:
     queue, memory = status.queue, status.memory
     yield _gauge("gemps_uptime_seconds", "Since the server process started.", status.uptime_seconds)
@@ -161,7 +183,7 @@ def _of_workers(status: status_pb2.RunStatus) -> Iterator[Metric]:
     yield _gauge("gemps_workers", "Workers with a session.", len(live))
     conditions = GaugeMetricFamily(
         "gemps_worker_conditions",
-        "How many of the workers that are known are so; others than well want a look.",
+        "How many of the workers that are known are so; others than well and departed want a look.",
         None,
         ["condition"],
     )

@@ -3,7 +3,6 @@
 import { byId, define, make, mark, say } from "./dom.js";
 import { UNKNOWN, bytes, count, duration, mean, number, percent, plain, shortTime, word } from "./format.js";
 import { condition, isLive } from "./run.js";
-import { reason, usualRate } from "./workers.js";
 
 export function showTop(run) {
   const { status } = run;
@@ -148,7 +147,7 @@ function applied(status) {
   return `${count(status.commits)} commits in ${duration(status.run_seconds)}${rest}`;
 }
 
-/** Above all: workers that need a look, and how the run ended. Renewed only when that changes: it is read aloud. */
+/** Above all: problems, workers that need a look, and how the run ended. Renewed only when that changes: it is read aloud. */
 export function notices(run, link) {
   const found = [];
   if (link.text) found.push(["lost", link.text]);
@@ -158,20 +157,23 @@ export function notices(run, link) {
     const accuracy = best ? `; best test accuracy ${percent(best.accuracy)}` : "";
     found.push(["finished", `The run is finished: ${applied(run.status)}${accuracy}.`]);
   }
-  const troubled = run.workers.filter(condition);
-  const usual = usualRate(run.workers);
+  // Without the seconds, which would have it read aloud again and again.
+  for (const { severity, workers = [], text, fix } of run.status.problems ?? []) {
+    const names = workers.length ? `${workers.join(", ")}: ` : "";
+    const kind = severity === "PROBLEM_SEVERITY_CRITICAL" ? "gone" : "look";
+    found.push([kind, `${names}${text}. ${fix.charAt(0).toUpperCase()}${fix.slice(1)}.`]);
+  }
+  // Problems name workers that are silent or gone.
+  const troubled = run.workers.filter((one) => ["slow", "muted"].includes(condition(one)));
   if (troubled.length > 3) {
     found.push(["look", `${troubled.length} workers need a look: ${troubled.slice(0, 6).map((one) => `${one.name} (${condition(one)})`).join(", ")}${troubled.length > 6 ? " and others" : ""}.`]);
   } else {
-    // Without the seconds, which would have it read aloud again and again; the table has them.
-    for (const one of troubled) found.push([condition(one) === "gone" ? "gone" : "look", `${one.name} is ${condition(one)}. ${SHORT[condition(one)] ?? reason(one, usual)}`]);
+    for (const one of troubled) found.push(["look", `${one.name} is ${condition(one)}. ${SHORT[condition(one)]}`]);
   }
   return found;
 }
 
 const SHORT = {
-  gone: "Its session has expired without a word of it; the others train on.",
-  silent: "Nothing was heard of it for 10 s: it computes for long, hangs, was killed or is cut off.",
   slow: "It commits less than half as often as the median worker.",
   muted: "Nearly all that it commits is blocked: others had moved the parameters on.",
 };
