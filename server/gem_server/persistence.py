@@ -22,6 +22,7 @@ from gem_server.durability.lock import DirectoryLock
 from gem_server.durability.log import Log
 from gem_server.durability.log_format import NO_LOG
 from gem_server.durability.log_journal import LogJournal
+from gem_server.durability.probe import probe
 from gem_server.errors import StartupError
 from gem_server.flow.applier import Applier
 from gem_server.flow.journal import Journal, NoJournal
@@ -249,6 +250,7 @@ class Persistence:
                     raise StartupError(f"{folder} is no folder: move it away, or choose another --data-dir")
             if self._lock is not None:
                 self._lock.acquire()
+            probe(self._files, data_dir, allocates=self.log is not None)
         except OSError as error:
             raise StartupError(f"--data-dir {data_dir} cannot be made or written: {error.strerror}") from error
 
@@ -300,5 +302,7 @@ class Persistence:
             raise StartupError(f"{error}: check the disk") from error
 
     async def _wait_durable(self) -> None:
-        if self.log is not None:
+        # Clock 1 is the first parameters. Nobody gets them before they are durable (`first_is_written`), and a server
+        # whose disk is full until then has to answer: what is the matter is in its status.
+        if self.log is not None and self._central.clock > 1:
             await self.log.until(self._central.clock)

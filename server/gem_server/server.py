@@ -598,6 +598,7 @@ class Server:
             sessions=self.sessions,
             applier=self.applier,
             journal=persistence.journal,
+            stored=persistence.first_is_written,
             ordering=self._ordering,
             shard=self.shard,
         )

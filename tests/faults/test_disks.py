@@ -13,7 +13,7 @@ import pytest
 from gem_server.durability import recovery
 from gem_server.durability.files import Files, StorageError
 from gem_server.server import Server
-from gemps.v1 import operations_pb2, run_pb2
+from gemps.v1 import operations_pb2, parameters_pb2, run_pb2, status_pb2
 
 from tests.faults.disks import FailingDisk, ForgetfulDisk
 from tests.faults.history import Deltas, History
@@ -172,6 +172,37 @@ async def test_initialize_on_a_full_disk_is_refused_until_there_is_room(tmp_path
         recovered = recovery.recover(tmp_path)
         assert recovered is not None
         assert recovered.whole.parameters.tobytes() == transfer.values.parameters.tobytes()
+
+
+@pytest.mark.parametrize("level", ["interval", "commit"])
+async def test_nobody_trains_on_first_parameters_that_are_not_on_disk(
+    tmp_path: Path, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither who tries again, nor who joins later, nor who only reads."""
+    disk = FailingDisk(errno.ENOSPC)
+    async with serving_on(tmp_path, disk, durability=level) as serving:
+        first = await serving.joined()
+        disk.failing = {"allocate", "sync"}
+        await refused(first.initialize(), "STORAGE_FULL")
+        later = await serving.joined()
+        assert later.membership.has_parameters
+        attempts = (first.initialize(), later.initialize(), first.pull(), later.pull(), serving.read(SMALL))
+        await asyncio.gather(*(refused(attempt, "STORAGE_FULL") for attempt in attempts))
+        serving.server.problem_watch.look()
+        (problem,) = [one for one in (await serving.status()).problems if one.kind == "checkpoint-failed"]
+        assert problem.severity == status_pb2.PROBLEM_SEVERITY_CRITICAL
+        assert "no worker trains" in problem.text
+        assert "there is none yet" in caplog.text
+        assert "stands" not in caplog.text
+        disk.failing = set()
+        assert (await first.initialize()).outcome == parameters_pb2.INITIALIZE_OUTCOME_ALREADY_INITIALIZED
+        transfer = await later.pull()
+        recovered = recovery.recover(tmp_path)
+        assert recovered is not None
+        assert recovered.whole.parameters.tobytes() == transfer.values.parameters.tobytes()
+        await later.commit(later.delta(1))
+        serving.server.problem_watch.look()
+        assert "checkpoint-failed" not in {one.kind for one in (await serving.status()).problems}
 
 
 @pytest.mark.parametrize("what", ["write", "sync", "allocate"])

@@ -1,5 +1,6 @@
 """Pulls: of sessions, which may resume a transfer, and of readers without a session."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gem_core import WireType
@@ -41,13 +42,16 @@ class PullService:
         sessions: Sessions,
         applier: Applier,
         journal: Journal,
+        stored: Callable[[], Awaitable[None]] | None,
         ordering: CommitOrder,
         shard: Shard,
     ) -> None:
+        """`stored`: waits until the first parameters are on disk; None: they are not kept there."""
         self._central = central
         self._sessions = sessions
         self._applier = applier
         self._journal = journal
+        self._stored = stored
         self._ordering = ordering
         self._shard = shard
         self._waiting_readers = 0
@@ -64,7 +68,13 @@ class PullService:
         return known
 
     async def open(self, session: Session | None, call: Call, wanted: Wanted) -> Reader | Unchanged:
-        """Wait for the pull's turn, and until its version is durable. The caller closes a Reader that is returned."""
+        """Wait for the pull's turn, and until its version is durable. The caller closes a Reader that is returned.
+
+        Nobody gets the first parameters before they are on disk, because all that workers make of them would be lost
+        with the server. Raises STORAGE_FULL if there is no room for them.
+        """
+        if self._stored is not None and self._central.layout is not None:
+            await self._stored()
         outcome = await self._open(session, call, wanted)
         try:
             await self._journal.wait_durable(outcome.version.clock)

@@ -31,6 +31,7 @@ class InitializeHandler:
                 async with call.ending():
                     await self._receive(context, call, call_session)
             except AlreadyInitializedError:
+                await self._initialize_service.stored()
                 outcome = parameters_pb2.INITIALIZE_OUTCOME_ALREADY_INITIALIZED
             response = parameters_pb2.InitializeResponse(
                 outcome=outcome, version=messages.version_to(self._central.version)
