@@ -21,7 +21,14 @@ from gem_server.state.run import Run, RunState
 from gem_server.state.sessions import Session, Sessions
 from gem_server.state.workers import Worker, WorkerState
 from gem_server.telemetry.first_batches import FirstBatches
-from gem_server.telemetry.problems import CheckpointFacts, DiskFacts, Facts, Problems, WorkerFacts
+from gem_server.telemetry.problems import (
+    CheckpointFacts,
+    DiskFacts,
+    Facts,
+    LogRoomFacts,
+    Problems,
+    WorkerFacts,
+)
 from gem_server.telemetry.refusals import Refusals
 
 LOOK_SECONDS = 2.0
@@ -116,16 +123,13 @@ class ProblemWatch:
 
     def _facts(self, now: float) -> Facts:
         seen = self._watched
-        log = seen.log
-        refused_at = log.refused_at if log is not None else None
         return Facts(
             has_parameters=seen.central.layout is not None,
             is_finished=seen.run.state is RunState.FINISHED,
             clock=seen.central.clock,
             checkpoints=self._checkpoints(),
             disk=self._disk(),
-            log_refused_for=now - refused_at if refused_at is not None else None,
-            log_is_short=log is not None and log.was_short,
+            log_room=self._log_room(now),
             expiries={name: end - time() for name, end in self._files.expiries.items()},
             reload_errors=self._reload_errors(),
             workers=() if seen.is_secondary else self._workers(now),
@@ -152,6 +156,13 @@ class ProblemWatch:
         free, reserved, newest = read
         wanted = writer.room_wanted(newest)
         return DiskFacts(place=str(self._watched.data_dir), free=free, reserved=reserved, checkpoint=wanted)
+
+    def _log_room(self, now: float) -> LogRoomFacts | None:
+        log = self._watched.log
+        if log is None or log.refused_at is None:
+            return None
+        since = log.refused_since
+        return LogRoomFacts(refused_ago=now - log.refused_at, stands_for=now - since if since is not None else 0.0)
 
     def _reload_errors(self) -> dict[str, str]:
         guard = self._watched.guard

@@ -206,8 +206,8 @@ def test_a_worker_that_has_left_is_neither_silent_nor_well() -> None:
 
 
 PROBLEMS: list[dict[str, Any]] = [
-    {"kind": "disk-space", "severity": "PROBLEM_SEVERITY_CRITICAL", "seconds": 31.4, "text": "the disk is | full\x1b[2J",
-     "fix": "free some room", "workers": []},
+    {"kind": "disk-space", "severity": "PROBLEM_SEVERITY_CRITICAL", "seconds": 31.4, "workers": [],
+     "text": "the disk is | full\x1b[2J", "fix": "free some room"},
     {"kind": "same-batches", "severity": "PROBLEM_SEVERITY_WARNING", "seconds": 2.0, "text": "equal batches",
      "fix": "shuffle", "workers": ["a", "b\x1b[2J"]},
 ]  # fmt: skip

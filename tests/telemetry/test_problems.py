@@ -21,6 +21,7 @@ from gem_server.telemetry.problems import (
     CheckpointFacts,
     DiskFacts,
     Facts,
+    LogRoomFacts,
     Problems,
     WorkerFacts,
 )
@@ -75,6 +76,10 @@ def checkpoints(newest: int | None, error: str = "", interval: float = 60.0) -> 
     return {"checkpoints": CheckpointFacts(newest=newest, interval=interval, error=error)}
 
 
+def log_room(refused_ago: float, stands_for: float) -> dict[str, Any]:
+    return {"log_room": LogRoomFacts(refused_ago=refused_ago, stands_for=stands_for)}
+
+
 TRAINING = {"workers": [worker()]}
 FULL = "No space left on device"
 REFUSED = {"BAD_VALUE": Refused(FEW_REFUSALS + 1, "not finite")}
@@ -97,9 +102,9 @@ REFUSED = {"BAD_VALUE": Refused(FEW_REFUSALS + 1, "not finite")}
         (disk(19), 0, ["disk-space warning"]),
         (disk(9), 0, ["disk-space critical"]),
         (disk(1, reserved=10), 0, ["disk-space warning"]),  # the log has kept room for one
-        ({"log_refused_for": 1.0, "log_is_short": True}, 0, ["log-room warning"]),
-        ({"log_refused_for": 1.0}, 0, ["log-room critical"]),
-        ({"log_refused_for": 11.0}, 0, []),
+        (log_room(1.0, 29.0), 0, ["log-room warning"]),
+        (log_room(1.0, 30.0), 0, ["log-room critical"]),
+        (log_room(11.0, 30.0), 0, []),
         ({"expiries": {"tls.cert": 29.9 * DAY_SECONDS}}, 0, ["certificate warning"]),
         ({"expiries": {"tls.client_ca": 6.9 * DAY_SECONDS}}, 0, ["certificate critical"]),
         ({"expiries": {"tls.cert": -1.0}}, 0, ["certificate critical"]),
@@ -144,7 +149,7 @@ def test_every_problem_says_what_has_happened_and_what_to_do() -> None:
     everything = well_but(
         **checkpoints(99, FULL),
         **disk(1),
-        log_refused_for=0.0,
+        **log_room(0.0, 0.0),
         expiries={"tls.cert": 0.0},
         reload_errors={"tls.tokens": "empty"},
         workers=[

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gem_server import problem_watch
+from gem_server.problem_watch import LOOK_SECONDS
 from gem_server.telemetry import problems as rules
 from gemps.v1 import status_pb2
 
@@ -15,12 +17,18 @@ from tests.small_disk import small_disk_at
 from tests.waiting import eventually_async
 from tests.wire.calls import Trust
 from tests.wire.conftest import Serve
-from tests.wire.refusals import refused
+from tests.wire.model import LARGE
+from tests.wire.refusals import Refusal, answered_or_refused, refused
 from tests.wire.serving import Serving
 
 # A problem is to be seen within 10 s of its cause, and to be gone 30 s after its end.
 APPEARS, ENDS = 10.0, 30.0
 WARNING, CRITICAL = status_pb2.PROBLEM_SEVERITY_WARNING, status_pb2.PROBLEM_SEVERITY_CRITICAL
+
+
+@pytest.fixture(autouse=True)
+def looks_are_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(problem_watch, "LOOK_SECONDS", 0.2)
 
 
 async def until(serving: Serving, kind: str, severity: int = 0) -> status_pb2.Problem:
@@ -50,7 +58,11 @@ async def test_a_server_that_is_well_has_no_problem(serve: Serve, tmp_path: Path
     assert not (await serving.status()).problems
 
 
-async def test_a_disk_that_fills_up(tmp_path: Path, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_disk_that_fills_up(
+    tmp_path: Path, serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the looks of a real server, each problem within the time that is promised."""
+    monkeypatch.setattr(problem_watch, "LOOK_SECONDS", LOOK_SECONDS)
     caplog.set_level(logging.INFO)
     async with AsyncExitStack() as stack:
         disk = stack.enter_context(small_disk_at(tmp_path / "disk", "8m"))
@@ -82,6 +94,27 @@ async def test_a_disk_that_fills_up(tmp_path: Path, serve: Serve, caplog: pytest
     events = [(getattr(one, "event", ""), getattr(one, "problem", "")) for one in caplog.records]
     for kind in ("checkpoint-failed", "disk-space"):
         assert ("problem", kind) in events
+
+
+async def test_a_nearly_full_disk_that_slows_a_durable_run_down(tmp_path: Path, serve: Serve) -> None:
+    async with AsyncExitStack() as stack:
+        disk = stack.enter_context(small_disk_at(tmp_path / "disk", "9m"))
+        serving = await serve(data_dir=disk / "data", durability="commit", checkpoint_interval=0)
+        stack.push_async_callback(serving.stop)
+        (worker,) = await serving.training(1, LARGE)
+
+        async def commit(seed: int = 0) -> None:
+            """As a worker does that is told to try again."""
+            while True:
+                prepared = worker.prepare(worker.delta(seed))
+                outcome = await answered_or_refused(worker.commit_on_new_stream(prepared), "STORAGE_FULL")
+                seed += not isinstance(outcome, Refusal)
+                await asyncio.sleep(0.1 if isinstance(outcome, Refusal) else 0)
+
+        training = asyncio.create_task(commit())
+        stack.callback(training.cancel)
+        assert "commits wait until a checkpoint makes room" in (await until(serving, "log-room", WARNING)).text
+        assert (await until(serving, "disk-space")).severity == WARNING
 
 
 @pytest.mark.parametrize(("days", "severity"), [(40, 0), (20, WARNING), (3, CRITICAL), (-1, CRITICAL)])

@@ -51,8 +51,8 @@ def status(
 ) -> None:
     """Show a server's run: speed, loss, staleness, memory, and each worker.
 
-    Problems come first, each with what to do about it. With --watch, workers in trouble are listed first, and ? explains
-    every quantity; the screen needs 80x24 characters.
+    Problems come first, each with what to do about it. With --watch, workers in trouble are listed first, and ?
+    explains every quantity; the screen needs 80x24 characters.
 
     [bold]Examples[/bold]
 

@@ -115,8 +115,8 @@ class Log:
         self._ending = False
         self._failed = False
         self._is_short = False
-        self.refused_at: float | None = None  # for want of room
-        self.was_short = False  # at that moment a checkpoint was being written
+        self.refused_at: float | None = None  # a commit, for want of room
+        self.refused_since: float | None = None  # the first such refusal after the newest commit; None: none
 
     def start(self, last_number: int, last_id: bytes) -> None:
         """Start after this file (0, NO_LOG: none)."""
@@ -183,7 +183,9 @@ class Log:
                 else:
                     file.allocated = max(file.allocated, length)
                     return
-            self.refused_at, self.was_short = self._clock(), self._is_short
+            self.refused_at = self._clock()
+            if self.refused_since is None:
+                self.refused_since = self.refused_at
             self._on_large()
             raise storage_full("there is no room for the log, so nothing can be committed (pulls still work)", full)
 
@@ -257,6 +259,7 @@ class Log:
     def append(self, entry: Committed, totals: dict[str, Any], snapshot: Snapshot, rule: KeptRule) -> None:
         """Add an applied commit, which uses a reservation; `snapshot` and `rule`: its result, see `still`."""
         self._held = False
+        self.refused_since = None
         if self._failed or self._current is None:
             return
         self._promised -= 1

@@ -56,6 +56,8 @@ OLD_INTERVALS, OLD_SECONDS = 3.0, 30.0
 SMALLEST_CHECKPOINT_BYTES = 1 << 20
 # Workers whose commits were refused for want of room repeat them every 2 s, jittered.
 LOG_ROOM_SECONDS = 10.0
+# Within this time a checkpoint should have made room, also that of a large model.
+LOG_STANDS_SECONDS = 30.0
 DAY_SECONDS = 86_400.0
 EXPIRES_SOON_DAYS, EXPIRES_VERY_SOON_DAYS = 30, 7
 # A worker's library sends a heartbeat after 30 s, however long its step is.
@@ -163,6 +165,19 @@ class DiskFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogRoomFacts:
+    """A log that has refused commits for want of room.
+
+    Attributes:
+        refused_ago: seconds since it did so last.
+        stands_for: seconds since it did so first after the newest commit; 0: it has taken a commit since.
+    """
+
+    refused_ago: float
+    stands_for: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFacts:
     """One worker.
 
@@ -195,8 +210,7 @@ class Facts:
         clock: clock of the newest version.
         checkpoints: None without a data directory.
         disk: None without a data directory, or if it cannot be asked.
-        log_refused_for: seconds since the log refused a commit for want of room; None: it never did.
-        log_is_short: whether that was only because a checkpoint was being written meanwhile.
+        log_room: None: there is no log, or it never lacked room.
         expiries: seconds until certificates expire, by the name of the setting.
         reload_errors: why files could not be read again, by the name of the setting.
         workers: all that are known.
@@ -214,8 +228,7 @@ class Facts:
     clock: int = 0
     checkpoints: CheckpointFacts | None = None
     disk: DiskFacts | None = None
-    log_refused_for: float | None = None
-    log_is_short: bool = False
+    log_room: LogRoomFacts | None = None
     expiries: Mapping[str, float] | None = None
     reload_errors: Mapping[str, str] | None = None
     workers: Sequence[WorkerFacts] = ()
@@ -359,15 +372,17 @@ def _disk_space(facts: Facts) -> Iterator[Finding]:
 
 def _log_room(facts: Facts) -> Iterator[Finding]:
     """The log refuses commits for want of room."""
-    if facts.log_refused_for is None or facts.log_refused_for > LOG_ROOM_SECONDS:
+    room = facts.log_room
+    if room is None or room.refused_ago > LOG_ROOM_SECONDS:
         return
-    if facts.log_is_short:
-        text = "the disk is nearly full, so commits wait while a checkpoint is written, and the run is slower"
-    else:
+    stands = room.stands_for >= LOG_STANDS_SECONDS
+    if stands:
         text = "the disk is full, so nothing can be committed; pulls still work, and workers try again"
+    else:
+        text = "the disk is nearly full, so commits wait until a checkpoint makes room, and the run is slower"
     yield Finding(
         kind="log-room",
-        severity=Severity.WARNING if facts.log_is_short else Severity.CRITICAL,
+        severity=Severity.CRITICAL if stands else Severity.WARNING,
         text=text,
         fix="free some room on the disk of --data-dir (docs/reliability.md says how much the log needs)",
     )
