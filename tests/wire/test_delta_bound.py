@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gemps.v1 import operations_pb2, run_pb2, status_pb2
+from gemps.v1 import operations_pb2, run_pb2
 
 from gem_core.aligned import aligned_copy
 from gem_core.norm import norm
@@ -200,8 +200,7 @@ async def test_repeated_deltas_and_losses_that_are_not_finite_are_told(
         await workers[2].commit(workers[2].delta(seed), loss=1.0)
     status = await serving.status()
     assert status.run_state == run_pb2.RUN_STATE_TRAINING
-    told: list[status_pb2.RunWarning] = list(status.warnings)
-    assert [(one.kind, list(one.workers)) for one in told] == [
+    assert await problems_of(serving) == [
         ("same-deltas", [workers[0].name]),
         ("losses-not-finite", [workers[1].name]),
     ]

@@ -168,7 +168,11 @@ class Applier:
             sample=sample,
             clock=version.clock,
         )
-        self._log_habits(request, statistics)
+        worker.telemetry.conduct.committed(
+            request.content,
+            is_zero=not statistics.delta_norm,
+            is_loss_finite=None if request.loss is None else math.isfinite(request.loss),
+        )
         self._run.applied(worker)
         if self._recipe.recipe is not None:
             self._run.own_eta = eta
@@ -223,18 +227,6 @@ class Applier:
             )
             self._peer_log.log("quarantined", worker.name, line, level=logging.WARNING, worker=worker.name)
         return judgement.factor
-
-    def _log_habits(self, request: CommitRequest, statistics: Statistics) -> None:
-        """Record what a worker's last commits have in common; log what is worth a look, when it begins."""
-        worker, loss = request.session.worker, request.loss
-        begun = worker.telemetry.conduct.committed(
-            request.content,
-            is_zero=not statistics.delta_norm,
-            is_loss_finite=None if loss is None else math.isfinite(loss),
-        )
-        for habit in begun:
-            line = f"worker {worker.name}: {habit.text}: {habit.fix}"
-            self._peer_log.log(habit.kind, worker.name, line, level=logging.WARNING, worker=worker.name)
 
     def _relative_speed(self, request: CommitRequest) -> float:
         seen, steps = request.session.worker.telemetry, request.local_steps

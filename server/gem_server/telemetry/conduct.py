@@ -42,22 +42,18 @@ class Conduct:
     repeats: RecentCommits = field(default_factory=RecentCommits)
     bad_losses: RecentCommits = field(default_factory=RecentCommits)
 
-    def committed(self, content: tuple[int, ...], *, is_zero: bool, is_loss_finite: bool | None) -> list[Habit]:
-        """Take an applied commit; return the habits that begin with it.
+    def committed(self, content: tuple[int, ...], *, is_zero: bool, is_loss_finite: bool | None) -> None:
+        """Take an applied commit.
 
         Args:
             content: what identifies its bytes, such as size and checksum.
             is_zero: whether its delta is 0. Such deltas are equal, but repeat nothing.
             is_loss_finite: None: it has no loss.
         """
-        is_repeat = not is_zero and content in self.contents
-        may_begin = is_repeat or is_loss_finite is False
-        before = self.habits if may_begin else []
-        self.repeats.record(is_of_kind=is_repeat)
+        self.repeats.record(is_of_kind=not is_zero and content in self.contents)
         self.contents.append(content)
         if is_loss_finite is not None:
             self.bad_losses.record(is_of_kind=not is_loss_finite)
-        return [habit for habit in self.habits if habit not in before] if may_begin else []
 
     @property
     def habits(self) -> list[Habit]:
