@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from gem_core import Layout, Statistics, UpdateRule
+from gem_core import Layout, UpdateRule
 from gem_core.selection import Selection
 from gem_core.thresholds import COPY_ELSEWHERE_ELEMENTS
 from gem_server.errors import Reason, RefusedError
