@@ -149,8 +149,8 @@ Rounds: {rounds}, of 150 s, on a machine that tests used as well, at a low prior
 
 {verdicts}
 
-Without an optimizer gemps needs two to three times as many steps here as with AdamW: its one learning rate was chosen by
-what a run ends at, not by how fast it begins ([the study](default.md)). So keep the script's optimizer."""
+Without an optimizer gemps needs two to three times as many steps here as with AdamW: its one learning rate was chosen
+by what a run ends at, not by how fast it begins ([the study](default.md)). So keep the script's optimizer."""
 
 
 def searched(runs: Sequence[Mapping[str, Any]]) -> Iterable[str]:
