@@ -33,7 +33,7 @@ from torch.nn import functional
 
 import gem_core
 from gem_core.aligned import aligned_copy
-from gem_core.norm import norm
+from gem_core.norm import sampled_norm
 
 Float32 = NDArray[np.float32]
 Bad = Literal["nobody", "gradients x 100", "one batch x 1000"]
@@ -180,7 +180,7 @@ def run(task_name: str, workers: int, seed: int, bad: Bad, factor: float, direct
         if not np.isfinite(gradient).all():
             continue  # as workers do
         delta = aligned_copy(np.float32(-eta) * (directions[rank](gradient) if direction == "rms" else gradient))
-        judgement = bound.judge(known[rank], norm(delta), eta)
+        judgement = bound.judge(known[rank], sampled_norm(delta), eta)
         if judgement.factor != 1:
             delta *= np.float32(judgement.factor)
         if wrong == 1:

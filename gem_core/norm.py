@@ -2,8 +2,11 @@
 
 A pass of its own over the decoded vector, whatever wire type brought it, and wherever its chunks were cut: so the same
 values have the same norm over all transports. It is summed as the statistics of kernel.py are: strips in float32, and
-in float64 where that is unreliable. Another processor may add in another order. 2bdd59b7: 1 us of 2 048 parameters and
-0.7 ms of 4.2 million, as much as their checksum; such a commit takes 37 ms in all.
+in float64 where that is unreliable. Another processor may add in another order.
+
+Of a vector with many strips only some are looked at, evenly spread: MOST_STRIPS to twice as many. That is enough to see
+a delta that is many times too large, and 4.2 million parameters take 0.01 to 0.08 ms instead of the 0.7 ms of a whole pass,
+which was 5 % of such a commit at the server.
 """
 
 from __future__ import annotations
@@ -17,11 +20,17 @@ from gem_core.compilation import READ_ONLY_VECTOR, block_function, driver
 from gem_core.rules.kernel import squares
 from gem_core.thresholds import STRIP
 
-__all__ = ["norm", "warm_up"]
+__all__ = ["MOST_STRIPS", "sampled_norm", "warm_up"]
+
+# Strips of a vector of which all are looked at.
+MOST_STRIPS = 64
 
 
-def norm(values: NDArray[np.float32]) -> float:
+def sampled_norm(values: NDArray[np.float32]) -> float:
     """The Euclidean norm of an aligned, contiguous float32 vector of finite values. Releases the GIL.
+
+    Of a vector with more than MOST_STRIPS strips it is estimated from a sample, which is the same for all vectors of
+    that size: a vector that is x times as large has x times the norm.
 
     Raises TypeError for other arrays.
     """
@@ -30,7 +39,7 @@ def norm(values: NDArray[np.float32]) -> float:
 
 def warm_up() -> None:
     """Load or compile the kernel."""
-    norm(np.zeros(1, np.float32))
+    sampled_norm(np.zeros(1, np.float32))
 
 
 @block_function
@@ -43,8 +52,10 @@ def _quick_squares(values):  # type: ignore[no-untyped-def]
 
 @driver(READ_ONLY_VECTOR, parallel=False)
 def _sum_of_squares(values):  # type: ignore[no-untyped-def]
-    total = np.float64(0)
-    for a in range(0, values.size, STRIP):
+    total, seen = np.float64(0), 0
+    step = STRIP * max(1, values.size // (STRIP * MOST_STRIPS))
+    for a in range(0, values.size, step):
         strip = values[a : a + STRIP]
         total += squares(_quick_squares(strip), strip)
-    return total
+        seen += strip.size
+    return total * (values.size / max(1, seen))

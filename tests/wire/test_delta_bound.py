@@ -8,7 +8,7 @@ import pytest
 from gemps.v1 import operations_pb2, run_pb2
 
 from gem_core.aligned import aligned_copy
-from gem_core.norm import norm
+from gem_core.norm import sampled_norm
 from gem_trace import replay
 from tests.wire.conftest import Serve
 from tests.wire.model import DELTA_WIRE_TYPES, LARGE, SMALL, Model, Values
@@ -178,7 +178,7 @@ async def test_zero_switches_it_off(serve: Serve) -> None:
     await usual(workers)
     delta = times(1000.0, workers[0].delta(1))
     found = (await moved(serving, workers[0], delta)).parameters
-    assert norm(aligned_copy(found)) == pytest.approx(norm(aligned_copy(delta.parameters)), rel=1e-3)
+    assert sampled_norm(aligned_copy(found)) == pytest.approx(sampled_norm(aligned_copy(delta.parameters)), rel=1e-3)
 
 
 async def test_a_worker_alone_is_not_bounded(serve: Serve) -> None:
@@ -187,7 +187,7 @@ async def test_a_worker_alone_is_not_bounded(serve: Serve) -> None:
     await usual([worker], 3 * ROUNDS)
     delta = times(1000.0, worker.delta(1))
     found = (await moved(serving, worker, delta)).parameters
-    assert norm(aligned_copy(found)) == pytest.approx(norm(aligned_copy(delta.parameters)), rel=1e-3)
+    assert sampled_norm(aligned_copy(found)) == pytest.approx(sampled_norm(aligned_copy(delta.parameters)), rel=1e-3)
 
 
 async def test_repeated_deltas_and_losses_that_are_not_finite_are_told(

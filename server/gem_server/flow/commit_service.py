@@ -19,7 +19,7 @@ from gem_core.checked_copy import checked_copy
 from gem_core.checksum import word_sum
 from gem_core.chunking.assemble import check_rest
 from gem_core.errors import RecipeError
-from gem_core.norm import norm
+from gem_core.norm import sampled_norm
 from gem_core.payload import PayloadFormat, selected_format
 from gem_core.recipe import check_decays
 from gem_core.selection import Selection
@@ -429,7 +429,7 @@ class StagedCommit:
         return await self._apply(found)
 
     async def _work(self, work: Callable[[], Result]) -> Result:
-        """Run `work`, which reads or writes the buffer; of a large model on a thread."""
+        """Run `work`, which writes to the buffer; of a large model on a thread."""
         if self.hold.session.join_info.layout.parameter_count < COPY_ELSEWHERE_ELEMENTS:
             return work()
         working = self._working = self._commit_service.on_thread(work)
@@ -446,9 +446,7 @@ class StagedCommit:
 
     async def _apply(self, checksum: int) -> Applied:
         commit_service = self._commit_service
-        delta_norm = None
-        if commit_service.measures_norms:
-            delta_norm = await self._work(partial(norm, self._buffer.parameters))
+        delta_norm = sampled_norm(self._buffer.parameters) if commit_service.measures_norms else None
         commit_service.received(self.hold)
         await commit_service.ordering.wait_complete(self._piece)
         while not commit_service.journal.reserve():
