@@ -212,7 +212,8 @@ def argument(node: ast.arg, default: ast.expr | None) -> str:
 def field(node: ast.AnnAssign) -> str:
     """A field of a dataclass with its type, and with its default if that is a plain value."""
     default = f" = {ast.unparse(node.value)}" if node.value is not None and not isinstance(node.value, ast.Call) else ""
-    return f"{ast.unparse(node.target)}: {type_name(node.annotation)}{default}"
+    # The formatter, which reads this as a class, wants its own quotes.
+    return f"{ast.unparse(node.target)}: {type_name(node.annotation)}{default}".replace("''", '""')
 
 
 def type_name(annotation: ast.expr) -> str:

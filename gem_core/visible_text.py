@@ -42,6 +42,19 @@ _MOST_MARKS = 8  # with their letter
 _SYMBOLS = ("So", "Sk", "Sm")  # Sk: skin tones
 
 
+# Of names on the wire (session.proto).
+_MOST_NAME_BYTES = 256
+
+
+def check_name(name: str) -> str:
+    """Return a name that the wire can carry, or an empty one. Raises ValueError."""
+    if len(name.encode(errors="replace")) > _MOST_NAME_BYTES:
+        raise ValueError(f"a name has at most {_MOST_NAME_BYTES} bytes of UTF-8")
+    if (at := find_invisible(name)) is not None:
+        raise ValueError(f"a name cannot have {describe_invisible(name, at)}")
+    return name
+
+
 def find_invisible(text: str) -> int | None:
     """The index of the first character that people would not see, or that changes others' order; None without any."""
     if text.isprintable() and text.isascii():

@@ -384,6 +384,12 @@ def printable(text: str, limit: int = 24) -> str:
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
+def run_in_words(status: Status) -> str:
+    """Name and id of the run; "-" if unknown, as of older servers."""
+    name, identity = printable(str(status.get("run_name", "")), 64), str(status.get("run_id", ""))
+    return f"{name} (id {identity})" if name else identity or "-"
+
+
 def rule_name(settings: Mapping[str, Any]) -> str:
     """Return the rule's name with its direction, or with the optimizer that it follows. Empty if it is unknown."""
     rule = str(settings.get("rule") or "")
@@ -431,6 +437,7 @@ def _facts_of_settings(status: Status) -> list[tuple[str, str]]:
         f"{number(amount)} {name}" for name, amount in settings.get("budget", {}).items() if float(amount) > 0
     )
     return [
+        ("run", run_in_words(status)),
         ("rule", rule_line(status)),
         ("rule settings", numbers or "none"),
         ("eta", eta_in_words(status)),

@@ -20,9 +20,9 @@ NOT_OF_SERVER = {
     "bind", "lane_port", "insecure", "credentials", "tls_cert", "tls_key", "tls_client_ca", "tls_tokens",
     "dashboard", "dashboard_hosts", "shared_memory_socket", "data_dir", "resume", "ready_file",
     "exit_when_finished", "limits_exit_grace", "limits_exit_linger",
-    "shard", "primary", "primary_credentials", "shard_address",
+    "shard", "primary", "primary_credentials", "shard_address", "run",
 }  # fmt: skip
-NOT_OF_WORKER = {"server", "worker_name", "dataset_dir"}
+NOT_OF_WORKER = {"server", "worker_name", "run", "dataset_dir"}
 NOT_OF_CLIENT = {
     "credentials", "tls_ca", "tls_cert", "tls_key", "token_file", "token", "insecure", "shared_memory",
 }  # fmt: skip

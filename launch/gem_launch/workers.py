@@ -72,7 +72,8 @@ def launch(
         kwargs: keyword arguments of the function.
         server: the address of a server, or a `RunningServer`. Default: `serve(**settings)` starts one.
         shards: number of servers that hold the model.
-        settings: settings of the server. `min_workers` is `workers` by default.
+        settings: settings of the server. `min_workers` is `workers` by default, and `run` is a name by host and
+            process.
 
     Raises:
         LaunchError: at least one worker failed. It is raised when all have ended.
@@ -84,8 +85,10 @@ def launch(
     require_either(server, settings, shards)
     if isinstance(server, RunningServer) and server.exit_code is not None:
         raise ServerProcessError(f"{server.explain_end()}: start another with gemps.serve")
-    if server is None and "min_workers" not in checked(settings, shards).model_fields_set:
-        settings["min_workers"] = workers
+    if server is None:
+        asked = checked(settings, shards)
+        own = {"min_workers": workers, "run": f"{socket.gethostname()}-{os.getpid()}"}
+        settings |= {name: value for name, value in own.items() if name not in asked.model_fields_set}
     try:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="gemps-launch-")))
@@ -176,6 +179,7 @@ class _Workers:
             "GEMPS_WORKER_NAME": self._name(index),
             "GEMPS_WORKER_INDEX": str(index),
             "GEMPS_WORKERS": str(self._count),
+            **({} if self._server is None else {"GEMPS_RUN": self._server.settings.run}),
         }
         return Child(
             f"worker-{index}",

@@ -52,6 +52,7 @@ class Reason(Enum):
     RECIPE = Fault.CALLER, 32
     NEWER_CALL = Fault.SITUATION, 33
     VERSION = Fault.CALLER, 34
+    RUN = Fault.CALLER, 35
 
     @property
     def fault(self) -> Fault:
@@ -69,6 +70,7 @@ FINAL = frozenset(
         Reason.RECIPE,
         Reason.FEATURE,
         Reason.VERSION,
+        Reason.RUN,
         Reason.NEWER_SESSION,
     }
 )

@@ -337,6 +337,8 @@ class Server:
         logger.info(
             "serving on %s:%d, rule %s, durability %s, %s", settings.host, self.port, rule, level, asked, extra=about
         )
+        of_run = {"event": "run", "run_name": self.run.name, "run_id": self.run.identity}
+        logger.info("this is %s", self.run.describe_identity(), extra=of_run)
         if settings.is_auto and self.choice.is_decided:
             logger.info("%s", self.choice.describe(), extra={"event": "rule", "rule": self.choice.rule_name})
         if self._ports.lane:
@@ -656,7 +658,7 @@ class Server:
             return None
         clocks, run = await self.persistence.clocks()
         if self.primary is not None:
-            return await self.primary.begin_at(clocks, run or self.run.identity)
+            return await self.primary.begin_at(clocks, run or self.run.identity, self.run.name)
         settings = self.settings
         address = settings.shard_address or f":{self.port}"
         hello = Hello(self.shard, address, _shared_settings(self.rule, self.settings), tuple(clocks), run)
@@ -665,7 +667,7 @@ class Server:
             raise AssertionError("neither primary nor secondary")
         self._following = FollowClient(settings.primary, hello, self.secondary, self._layouts, credentials)
         begin = await self._following.wait_begin()
-        self.run.identity = begin.run
+        self.run.identity, self.run.name = begin.run, begin.run_name
         return begin.clock
 
     async def _follow(self, client: FollowClient) -> None:
@@ -850,11 +852,11 @@ class Server:
 
 
 def _run(settings: ServerSettings, local_steps: int) -> Run:
-    """Create the run. On a secondary it has no limits, because the primary's apply."""
+    """Create the run. On a secondary it has no limits and no name, because the primary's apply."""
     if settings.part.is_secondary:
         return Run(Budget(), settings.schedule, 1)
     budget = Budget(settings.steps, settings.epochs, settings.commits, local_steps)
-    return Run(budget, settings.schedule, settings.min_workers)
+    return Run(budget, settings.schedule, settings.min_workers, settings.run)
 
 
 def _shared_settings(rule: UpdateRule, settings: ServerSettings) -> str:

@@ -32,6 +32,7 @@ from gem_core.rule_settings import (
     usual_settings,
 )
 from gem_core.shards import Shard
+from gem_core.visible_text import check_name
 from gem_server.setting_tables import LimitSettings, Seconds, TlsSettings
 from gem_server.state.schedule import EtaSchedule
 
@@ -268,6 +269,14 @@ class ServerSettings(BaseSettings):
         description="Workers that must have joined before training starts. It holds for the first start of a run: a "
         "server that resumes one trains on with the first worker that comes, because others may be gone for good. "
         "With --order round-robin it waits for as many again, for --session-timeout seconds at most.",
+        json_schema_extra={"panel": "Run"},
+    )
+    run: Annotated[str, AfterValidator(check_name)] = Field(
+        "",
+        description="Name of the run, at most 256 bytes of UTF-8. A server refuses workers that name another run, so "
+        "that none trains in the run of another job. A worker that names its run exits with 0, and not with 4, if that "
+        "is finished before its first step. Empty: of a server, the name that the run has in --data-dir, if any, and "
+        "else it takes all workers; of a worker, any run.",
         json_schema_extra={"panel": "Run"},
     )
     seed: int = Field(

@@ -25,6 +25,15 @@ def test_the_printed_script_is_what_bash_reads() -> None:
     assert subprocess.run(["bash", "-n"], input=done.stdout, text=True, capture_output=True).stderr == ""
 
 
+@pytest.mark.parametrize(("own", "name"), [((), "17"), (("--set=run=digits' run",), "digits' run")])
+def test_server_and_workers_name_the_run_by_the_job_or_by_its_setting(own: tuple[str, ...], name: str) -> None:
+    done = gemps_here(*COMMON, "--data-dir", "run", "--set=insecure=true", *own, "--print")
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("run=")]
+    (export,) = [line for line in done.stdout.splitlines() if line.startswith("export GEMPS_RUN=")]
+    shown = f'{line}\nSLURM_JOB_ID=17\n{export}\nprintf "%s" "$GEMPS_RUN"'
+    assert subprocess.run(["bash", "-c", shown], capture_output=True, text=True, check=True).stdout == name
+
+
 def test_an_array_has_the_address_of_its_server() -> None:
     done = gemps_here(*COMMON, "--server", "n1:20000", "--print")
     assert "#SBATCH --array=1-3\n" in done.stdout

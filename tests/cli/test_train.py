@@ -100,6 +100,8 @@ def test_metrics_are_the_reports_of_the_server(run: Run) -> None:
     clocks = [line["version"]["clock"] for line in lines]
     assert clocks == sorted(clocks)
     assert lines[-1]["commits"] == 2 * 40
+    assert {line["run_name"] for line in lines} == {run.folder.name}
+    assert len({line["run_id"] for line in lines}) == 1
     means = lines[-1]["means"]
     assert means["commits"] == 2 * 40
     summary = run.summary()

@@ -33,7 +33,7 @@ def test_workers_of_another_project_train_through_the_published_port(
         (port,) = inspect(server)["NetworkSettings"]["Ports"]["50051/tcp"]
         assert port["HostIp"] == gateway
         address = f"{gateway}:{port['HostPort']}"
-        with other.up("--no-deps", "--scale", "worker=2", "worker", GEMPS_SERVER=address) as working:
+        with other.up("--no-deps", "--scale", "worker=2", "worker", GEMPS_SERVER=address, GEMPS_RUN="") as working:
             working.wait(600)
         serving.wait(120)
     assert other.containers("server") == []

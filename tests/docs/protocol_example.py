@@ -36,8 +36,8 @@ DIGEST = bytes.fromhex(
         ]
     )
 )
-# Of JoinResponse the page leaves these out: they differ with settings, versions and ports.
-LEFT_OUT = ("settings", "shared_memory_socket", "server_version", "lane_port", "port")
+# Of JoinResponse the page leaves these out: they differ with settings, versions, ports and runs.
+LEFT_OUT = ("settings", "shared_memory_socket", "server_version", "lane_port", "port", "run_name", "run_id", "commits")
 THETA = struct.pack("<2fq", 1.0, -2.0, 0)
 # -0.05 * (1, -2) in float32, and the counter after one step.
 DELTA = struct.pack("<2fq", -0.05, 0.1, 1)

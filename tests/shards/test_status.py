@@ -27,7 +27,7 @@ def status_of(server: RealServer) -> Any:
 
 @pytest.fixture
 def group() -> Iterator[Group]:
-    with serving(SHARDS, rule="gem", dashboard="127.0.0.1:0") as started:
+    with serving(SHARDS, rule="gem", dashboard="127.0.0.1:0", run="digits") as started:
         yield started
 
 
@@ -53,6 +53,13 @@ def test_the_primary_lists_all_shards(group: Group) -> None:
     assert [slice(one["begin"], one["end"]) for one in shown] == ranges
     assert [one["ready"] for one in shown] == [True] * SHARDS
     assert all(one["anonymous_bytes"] > 1 << 20 for one in shown)
+
+
+def test_all_shards_have_the_name_and_the_id_of_the_primarys_run(group: Group) -> None:
+    found = {(status["run_name"], status["run_id"]) for status in map(status_of, group.servers)}
+    ((name, identity),) = found
+    assert name == "digits"
+    assert len(identity) == 16
 
 
 def test_a_secondary_says_which_shard_it_is_and_where_the_primary_is(group: Group) -> None:

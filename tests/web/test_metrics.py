@@ -40,7 +40,7 @@ def value(family: Metric, **labels: str) -> float:
 
 
 async def test_a_run_as_prometheus_sees_it(serve: Serve) -> None:
-    serving = await serve(dashboard="127.0.0.1:0")
+    serving = await serve(dashboard="127.0.0.1:0", run="digits")
     first, second = await serving.training(2)
     for step in range(3):
         await first.commit(first.delta(step), loss=2.0, samples=10)
@@ -48,6 +48,7 @@ async def test_a_run_as_prometheus_sees_it(serve: Serve) -> None:
     found = await scraped(serving)
     assert value(found["gemps_commits"]) == 4
     assert value(found["gemps_training_loss"]) == 1.5
+    assert value(found["gemps_run_info"], name="digits", id=(await serving.status()).run_id) == 1
     assert value(found["gemps_run_state"], state="training") == 1
     assert value(found["gemps_run_state"], state="waiting") == 0
     assert value(found["gemps_workers"]) == 2

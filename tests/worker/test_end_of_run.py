@@ -122,11 +122,11 @@ def test_a_worker_whose_run_others_finished_gets_one_report_and_the_newest_param
 
 
 def test_a_worker_of_a_finished_run_never_enters_a_loop_that_asks() -> None:
-    with ServerThread(commits=1) as server:
+    with ServerThread(commits=1, run="digits") as server:
         with connect(server, make("perceptron")) as ps:
             assert not ps.finished
             train(ps, 1)
-        with connect(server, make("perceptron", 1), name="late") as ps:
+        with connect(server, make("perceptron", 1), name="late", run="digits") as ps:
             assert ps.finished
             with pytest.raises(RunFinishedError):
                 train(ps, 1)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gem_worker.client import Client as Client
     from gem_worker.client import ClientError as ClientError
     from gem_worker.client import ClientSettings as ClientSettings
+    from gem_worker.client import FinishedBeforeError as FinishedBeforeError
     from gem_worker.client import Membership as Membership
     from gem_worker.client import Observer as Observer
     from gem_worker.client import RunFinishedError as RunFinishedError

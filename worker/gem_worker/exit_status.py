@@ -1,7 +1,8 @@
 """The exit status of a script that ends by an error of its worker.
 
 Supervisors start a process again that has failed. `gemps train`, `gemps launch` (on Ray, Slurm and Spark), the systemd
-units and the Helm chart do not where it ends with FINAL: neither waiting nor starting that worker again would help. But
+units and the Helm chart do not where it ends with FINAL, because neither waiting nor starting that worker again would
+help, or with FINISHED_BEFORE: the run at that address was finished before the worker came to it for the first time. But
 Python ends with FAILED after any error that nothing catches. Only `sys.excepthook` can change that, so a script that
 makes a `ParameterServer` has it wrapped: the hook that was there before prints the traceback, and errors other than the
 final ones of gemps end the script as ever. In interactive sessions, and for errors that the script catches, nothing
@@ -11,13 +12,16 @@ changes.
 import sys
 from types import TracebackType
 
-from gem_worker.client import ClientError
+from gem_worker.client import ClientError, FinishedBeforeError
 
-FAILED, FINAL = 1, 2
+# 3 has a meaning for workers under the conformance kit (docs/protocol.md).
+FAILED, FINAL, FINISHED_BEFORE = 1, 2, 4
 
 
 def status_of(error: BaseException) -> int:
     """The exit status of a process that this error ends (docs/command-line.md)."""
+    if isinstance(error, FinishedBeforeError):
+        return FINISHED_BEFORE
     return FINAL if isinstance(error, ClientError) and error.is_final else FAILED
 
 

@@ -26,6 +26,7 @@ from gem_worker.client import (
     ClientError,
     ClientEvent,
     ClientSettings,
+    FinishedBeforeError,
     Membership,
     NotInitializedError,
     RunFinishedError,
@@ -185,6 +186,8 @@ class ParameterServer:
             in this worker. Names as in `model.state_dict()`, or names of modules, or either with wildcards (fnmatch).
         send_frozen: tensors of the same kind that travel with each commit as BUFFERs do, so that the run has the values
             of the newest commit.
+        run: the name of the run that this worker belongs to. A server whose run has another name refuses it. Default:
+            GEMPS_RUN, or any run.
         on_join: a function that is called before parameters become views. It may move or initialise the model.
         device: the name of the device that the server's status shows.
         on_event: a function that gets events of the connection.
@@ -193,6 +196,8 @@ class ParameterServer:
 
     Raises:
         UnsupportedModelError, UnsupportedOptimizerError, ServerUnavailableError, ServerRefusedError: on entering.
+        FinishedBeforeError: on entering, if the run was finished before and this worker has no part in it: its name has
+            committed nothing there, and it does not name that run.
     """
 
     def __init__(
@@ -210,6 +215,7 @@ class ParameterServer:
         network: NetworkName | None = None,
         keep_local: Sequence[str] = (),
         send_frozen: Sequence[str] = (),
+        run: str | None = None,
         on_join: Callable[[Membership], None] | None = None,
         device: str | None = None,
         on_event: Callable[[ClientEvent], None] | None = None,
@@ -243,9 +249,11 @@ class ParameterServer:
         self._choice = None if optimizer is None else choose_recipe(optimizer, model, tensors, every=every)
         if optimizer is not None:
             keep_first_rates(optimizer)
+        self._run = os.environ.get("GEMPS_RUN", "") if run is None else run
+        self._name = name or os.environ.get("GEMPS_WORKER_NAME") or default_worker_name()
         self._client = Client(
             address,
-            worker_name=name or os.environ.get("GEMPS_WORKER_NAME") or default_worker_name(),
+            worker_name=self._name,
             layout=layout,
             device=device or str(tensors[0].tensor.device),
             steps_per_epoch=-(-steps_per_epoch // self.every),
@@ -253,6 +261,7 @@ class ParameterServer:
             parameter_wire_types=offered.parameters,
             features=FEATURES,
             recipe=None if self._choice is None else self._choice.recipe,
+            run=self._run,
             settings=client_settings,
             on_event=on_event,
         )
@@ -294,6 +303,7 @@ class ParameterServer:
             layout = inspected[0]
             with termination.held(0.0, self._client.give_up):
                 membership = self._client.join(layout)
+            self._refuse_finished_run_of_others(membership)
             if self._on_join is not None:
                 self._on_join(membership)
                 inspected = inspect_model(self.model, self._script_tensors)
@@ -337,6 +347,19 @@ class ParameterServer:
         except BaseException as error:
             self.close(_reason(error))
             raise
+
+    def _refuse_finished_run_of_others(self, membership: Membership) -> None:
+        """Raise FinishedBeforeError if the run is finished and this worker has no part in it."""
+        names_it = bool(self._run) and self._run == membership.run_name
+        if membership.run_state is not RunState.FINISHED or membership.commits != 0 or names_it:
+            return
+        run = f"the run {membership.run_name!r}" if membership.run_name else "the run"
+        raise FinishedBeforeError(
+            f"{run} (id {membership.run_id}) at {self._client.address} was finished before worker {self._name} came to "
+            "it, so this worker has not trained: give it the address of another run's server, or start a new server "
+            "(with another --data-dir); if the worker belongs to this run, name the run at the server and here (--run, "
+            "GEMPS_RUN)"
+        )
 
     def _translate(self, own: LocalOptimizer, recipe: Recipe, flat: FlatModel, transfer: Transfer) -> None:
         """Commit gradients by the run's recipe from now on, instead of the optimizer's own steps."""

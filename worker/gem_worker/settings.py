@@ -1,11 +1,12 @@
 """Settings."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gem_core.visible_text import check_name
 from gem_worker.model_sizes import TransformerSizes
 
 TaskName = Literal["digits", "digits28", "mnist", "fashion-mnist", "cifar10", "imagefolder", "generated-images", "text"]
@@ -33,6 +34,13 @@ class WorkerSettings(BaseSettings):
         description="This worker's name, unique in the run. Its rank follows the name, also over a restart of the "
         "worker; two live workers of one name supersede each other. Empty: its name in Slurm, torchrun or an Indexed "
         "Job of Kubernetes, else host name and process id.",
+    )
+    run: Annotated[str, AfterValidator(check_name)] = Field(
+        default="",
+        description="Name of the run, at most 256 bytes of UTF-8. A server refuses workers that name another run, so "
+        "that none trains in the run of another job. A worker that names its run exits with 0, and not with 4, if that "
+        "is finished before its first step. Empty: of a server, the name that the run has in --data-dir, if any, and "
+        "else it takes all workers; of a worker, any run.",
     )
     task: TaskName = Field(
         default="digits",

@@ -63,6 +63,7 @@ def _train(settings: WorkerSettings, client_settings: ClientSettings | None, nam
         settings.server,
         model,
         name=name,
+        run=settings.run,
         steps_per_epoch=steps_per_epoch(len(task.train), settings.batch_size),
         delta_wire=settings.delta_wire,
         parameter_wire=settings.parameter_wire,

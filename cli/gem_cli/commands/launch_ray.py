@@ -1,5 +1,7 @@
 """`gemps launch ray`."""
 
+import os
+import socket
 from typing import Annotated, Any
 
 import typer
@@ -55,7 +57,8 @@ def launch_ray(
 
 
 def _settings(given: Given, workers: int) -> list[dict[str, Any]]:
-    fallback = {"bind": "0.0.0.0:0", "log_format": "human", "min_workers": workers}
+    name = f"{socket.gethostname()}-{os.getpid()}"
+    fallback = {"bind": "0.0.0.0:0", "log_format": "human", "min_workers": workers, "run": name}
     first, of_all = restartable_group(given, {"exit_when_finished": True}, fallback)
     if first.data_dir is None or not first.data_dir.is_absolute():
         raise CommandError("--data-dir needs an absolute path, best on storage that all nodes share", USAGE)

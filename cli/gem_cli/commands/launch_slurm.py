@@ -50,12 +50,12 @@ def launch_slurm(
         check_running_server(server, given)
         script = slurm.array_script(server, worker, workers, options)
     else:
-        _, of_all = restartable_group(given, {"bind": "0.0.0.0:20000", **_OWN}, {})
+        primary, of_all = restartable_group(given, {"bind": "0.0.0.0:20000", **_OWN}, {})
         del of_all[0]["bind"]  # the script adds it, and --primary
         for one in of_all[1:]:
             del one["primary"]
         servers = [["gemps", "serve", *given.arguments(ServerSettings), *to_arguments(one)] for one in of_all]
-        script = slurm.job_script(servers, worker, workers, options)
+        script = slurm.job_script(servers, worker, workers, options, primary.run)
     if print_only:
         print(script, end="")
         return

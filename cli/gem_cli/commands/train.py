@@ -31,8 +31,10 @@ from gem_cli.training.reporters import Reporter, choose_reporter
 from gem_cli.training.run_folder import RunFolder
 from gem_cli.training.settings import TrainSettings
 from gem_cli.training.training_run import Outcome, Plan, TrainingRun
+from gem_core.visible_text import escape_invisible
 
 DEFAULT_EPOCHS, TEXT_EPOCHS = 30.0, 4.0
+MAX_RUN_NAME = 64  # characters, at most 256 bytes
 
 # Its log is read by people, and quoted when it fails.
 _IN_THE_FOLDER = {"log_format": "human"}
@@ -57,7 +59,7 @@ _FOR_COMMANDS = (*EXCHANGE_VARIABLES, "device")
 _WORKER = OptionGroup(
     WorkerSettings,
     "Worker",
-    frozenset({"server", "worker_name", "log_format"}),
+    frozenset({"server", "worker_name", "run", "log_format"}),
     frozenset(
         {
             *("task", "model", "dataset_dir", "download", "text", "context", "layers", "width", "heads"),
@@ -126,7 +128,7 @@ def train(
             or gemps("work", *to_arguments({"log_format": worker.log_format}), *given.arguments(WorkerSettings)),
             workers=settings.workers,
             min_workers=server.min_workers,
-            worker_environment=_worker_environment(worker, command),
+            worker_environment=_worker_environment(worker, command) | {"GEMPS_RUN": server.run},
             is_script=command is not None,
             report_interval=settings.report_interval,
             worker_exit_timeout=settings.worker_exit_timeout,
@@ -195,7 +197,7 @@ def _prepare(
     given.load(ServerSettings, data_dir=Path(), **own)  # validates before creating folders
     folder = _run_folder(settings, asked, _program(command) if command else worker.task)
     data_dirs = folder.data_dirs(settings.shards)
-    own |= {"data_dir": data_dirs[0], "ready_file": folder.ready_file}
+    own |= {"data_dir": data_dirs[0], "ready_file": folder.ready_file, "run": asked.run or _run_name(folder)}
     server = given.load(ServerSettings, **own)
     of_all = shards.group_settings(server, own, client, data_dirs)
     return folder, server, [gemps("serve", *given.arguments(ServerSettings), *to_arguments(one)) for one in of_all]
@@ -221,6 +223,11 @@ def _run_folder(settings: TrainSettings, asked: ServerSettings, name: str) -> Ru
     if asked.resume:
         raise CommandError("--resume needs --run-dir DIRECTORY, the folder of the run to continue", USAGE)
     return RunFolder.fresh(settings.runs_dir, f"{Path(name).stem}-{asked.rule}")
+
+
+def _run_name(folder: RunFolder) -> str:
+    """The name of the folder, by which workers that come late know that the finished run is theirs."""
+    return escape_invisible(folder.path.resolve().name)[:MAX_RUN_NAME]
 
 
 def _program(command: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from gem_cli.programs import resolved
 from gem_cli.training.children import Child, gemps, wait
 from gem_cli.training.training_run import Interrupts
 from gem_worker.client.settings import variables_for_workers
+from gem_worker.exit_status import FINISHED_BEFORE
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -100,7 +101,7 @@ class Worker(Program):
         except CommandError as error:
             print(error, flush=True)
             return USAGE
-        return self._run_child(found, {**environment, "GEMPS_SERVER": address}, (0, USAGE))
+        return self._run_child(found, {**environment, "GEMPS_SERVER": address}, (0, USAGE, FINISHED_BEFORE))
 
 
 @dataclass(slots=True)
@@ -190,6 +191,8 @@ class RayLaunch:
             name, count = f"{prefix}-worker-{index}", str(self.workers)
             worker = self._actor(Worker, name, place, gpus=self.gpus_per_worker)
             variables = {"GEMPS_WORKER_NAME": name, "GEMPS_WORKER_INDEX": str(index), "GEMPS_WORKERS": count}
+            if not isinstance(self.server, str):
+                variables["GEMPS_RUN"] = str(self.server[0]["run"])
             self._calls[worker.run.remote(self.command, variables_for_workers() | variables, first)] = name
 
     def _servers(self, prefix: str) -> dict[str, Mapping[str, Any]]:

@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 
-def job_script(servers: Sequence[Sequence[str]], worker: Sequence[str], workers: int, options: Sequence[str]) -> str:
-    """Job of a server, to which it adds `--bind`, further shards (`--primary`), and workers; `options` are sbatch's."""
+def job_script(
+    servers: Sequence[Sequence[str]], worker: Sequence[str], workers: int, options: Sequence[str], run_name: str
+) -> str:
+    """Job of a server, to which it adds `--bind`, further shards (`--primary`), and workers; `options` are sbatch's.
+
+    `run_name`: of server and workers; empty: the job's id.
+    """
     server, *others = servers
     run = [_array("server", server), *(_array(f"shard_{index}", one) for index, one in enumerate(others, 1))]
     run += [_array("worker", worker), f"GEMPS_WORKERS={workers}", f"shards={len(servers)}"]
+    run += [f"run={shlex.quote(run_name)}"]
     return _script([f"--ntasks={workers + len(servers)}", *options], run, "slurm_job.sh")
 
 

@@ -4,6 +4,7 @@ trap 'caught=1; requeue=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1 # to the 
 port=$((20000 + 2 * (SLURM_JOB_ID % 5000)))
 GEMPS_SERVER="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$port"
 export GEMPS_SERVER GEMPS_WORKERS
+export GEMPS_RUN="${run:-$SLURM_JOB_ID}"
 if [ "${SLURM_RESTART_COUNT:-0}" != 0 ]; then export GEMPS_RESUME=true; fi
 # squeue --format=%k shows it.
 scontrol update JobId="$SLURM_JOB_ID" Comment="$GEMPS_SERVER"

@@ -19,6 +19,7 @@ from gem_cli.programs import resolved
 from gem_cli.training.children import gemps, tethered
 from gem_worker.client.channel import check_address
 from gem_worker.client.settings import variables_for_workers
+from gem_worker.exit_status import FINISHED_BEFORE
 
 from gem_core.extras import explain_missing
 from gem_launch.server_process import RunningServer, ServerProcessError, checked, require_either, serve
@@ -76,7 +77,8 @@ def launch_workers(
         said = str(error.java_exception.getMessage())
         raise RuntimeError(said.partition("\n\nDriver stacktrace")[0]) from None
     if failed := [index for index, code in enumerate(codes) if code]:
-        raise RuntimeError(f"workers {failed} ended with exit code {USAGE}: their executor's stderr says why")
+        found = ", ".join(sorted({str(code) for code in codes if code}))
+        raise RuntimeError(f"workers {failed} ended with exit code {found}: their executor's stderr says why")
 
 
 def _run_workers(
@@ -87,14 +89,17 @@ def _run_workers(
     tag = f"gemps-{uuid.uuid4()}"
     cancel = functools.partial(context.cancelJobsWithTag, tag)
     with contextlib.ExitStack() as stack:
+        of_run = {}
         if server is None:
-            server = stack.enter_context(_DriverServer(context, partitions, shards, settings, cancel)).address
+            own = stack.enter_context(_DriverServer(context, partitions, shards, settings, cancel))
+            server, of_run = own.address, {"GEMPS_RUN": own.run}
         stack.callback(context.removeJobTag, tag)
         stack.callback(cancel)
         context.addJobTag(tag)
         environment = variables_for_workers() | {
             "GEMPS_SERVER": check_address(server),
             "GEMPS_WORKERS": str(partitions),
+            **of_run,
         }
         task = functools.partial(_work, function, environment, context.applicationId)
         results: list[Any] = rdd.mapPartitionsWithIndex(task).collect()
@@ -113,7 +118,7 @@ def _work(
 
 
 def _run_command(command: Sequence[str], rows: list[Any]) -> int:
-    """0 or USAGE, which are final. Raises RuntimeError."""
+    """An exit code that is final: 0, USAGE or FINISHED_BEFORE. Raises RuntimeError."""
     try:
         command = resolved(command, "install it on the nodes") if command else gemps("work")
     except CommandError as error:
@@ -121,7 +126,7 @@ def _run_command(command: Sequence[str], rows: list[Any]) -> int:
         return USAGE
     tied = tethered(command, signal.SIGTERM)
     code = subprocess.run(tied, process_group=0, check=False).returncode  # noqa: S603 - the user's own
-    if code not in (0, USAGE):
+    if code not in (0, USAGE, FINISHED_BEFORE):
         raise RuntimeError(f"{shlex.join(command)} ended with exit code {code}")
     return code
 
@@ -133,9 +138,11 @@ class _DriverServer:
         conf, given = context.getConf(), checked(settings, shards).model_fields_set
         host = conf.get("spark.driver.host")
         own: dict[str, Any] = {"min_workers": workers, "bind": f"{conf.get('spark.driver.bindAddress', host)}:0"}
+        own["run"] = context.applicationId
         settings = {name: value for name, value in own.items() if name not in given} | dict(settings)
         self._shards = shards
         self._server = serve(shards=shards, **settings)
+        self.run = self._server.settings.run
         bound, _, port = self._server.address.rpartition(":")
         is_local = "bind" in given and bound not in ("0.0.0.0", "[::]")  # noqa: S104
         self.address = self._server.address if is_local else f"{host}:{port}"

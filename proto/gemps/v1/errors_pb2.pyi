@@ -41,6 +41,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_FEATURE: _ClassVar[ErrorReason]
     ERROR_REASON_RECIPE: _ClassVar[ErrorReason]
     ERROR_REASON_VERSION: _ClassVar[ErrorReason]
+    ERROR_REASON_RUN: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_MALFORMED: ErrorReason
 ERROR_REASON_OUT_OF_ORDER: ErrorReason
@@ -76,3 +77,4 @@ ERROR_REASON_NO_SHARED_MEMORY: ErrorReason
 ERROR_REASON_FEATURE: ErrorReason
 ERROR_REASON_RECIPE: ErrorReason
 ERROR_REASON_VERSION: ErrorReason
+ERROR_REASON_RUN: ErrorReason

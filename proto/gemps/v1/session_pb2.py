@@ -27,7 +27,7 @@ from gemps.v1 import run_pb2 as gemps_dot_v1_dot_run__pb2
 from gemps.v1 import transfer_pb2 as gemps_dot_v1_dot_transfer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16gemps/v1/session.proto\x12\x08gemps.v1\x1a\x15gemps/v1/layout.proto\x1a\x12gemps/v1/run.proto\x1a\x17gemps/v1/transfer.proto\"\xd8\x02\n\x0bJoinRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x13\n\x0bworker_name\x18\x02 \x01(\t\x12\x0f\n\x07host_id\x18\x03 \x01(\t\x12 \n\x06layout\x18\x04 \x01(\x0b\x32\x10.gemps.v1.Layout\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\x12,\n\x10\x64\x65lta_wire_types\x18\x06 \x03(\x0e\x32\x12.gemps.v1.WireType\x12\x30\n\x14parameter_wire_types\x18\x07 \x03(\x0e\x32\x12.gemps.v1.WireType\x12\x17\n\x0fsteps_per_epoch\x18\x08 \x01(\x04\x12 \n\x06recipe\x18\t \x01(\x0b\x32\x10.gemps.v1.Recipe\x12\r\n\x05\x61gent\x18\n \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x0b \x01(\t\x12\x11\n\thost_name\x18\x0c \x01(\t\x12\x0e\n\x06\x65ngine\x18\r \x01(\t\"\xab\x04\n\x0cJoinResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\'\n\x08settings\x18\x02 \x01(\x0b\x32\x15.gemps.v1.RunSettings\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x03(\t\x12%\n\trun_state\x18\x04 \x01(\x0e\x32\x12.gemps.v1.RunState\x12\x0c\n\x04rank\x18\x05 \x01(\r\x12\x11\n\thost_rank\x18\x06 \x01(\r\x12+\n\x0f\x64\x65lta_wire_type\x18\x07 \x01(\x0e\x32\x12.gemps.v1.WireType\x12/\n\x13parameter_wire_type\x18\x08 \x01(\x0e\x32\x12.gemps.v1.WireType\x12\x13\n\x0b\x63hunk_bytes\x18\t \x01(\r\x12\x1d\n\x15last_applied_sequence\x18\n \x01(\x04\x12\x16\n\x0ehas_parameters\x18\x0b \x01(\x08\x12\x15\n\rlayout_digest\x18\x0c \x01(\x0c\x12\x10\n\x08next_eta\x18\r \x01(\x01\x12\x10\n\x08progress\x18\x0e \x01(\x01\x12\x1f\n\x17session_timeout_seconds\x18\x0f \x01(\x01\x12\x16\n\x0eserver_version\x18\x10 \x01(\t\x12\x0e\n\x06shards\x18\x11 \x03(\t\x12\x11\n\tlane_port\x18\x12 \x01(\r\x12\x0c\n\x04port\x18\x13 \x01(\r\x12\x1c\n\x14shared_memory_socket\x18\x14 \x01(\t\x12\x16\n\x0e\x63hanged_frozen\x18\x15 \x03(\r\"7\n\x10HeartbeatRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x62\x61tches\x18\x02 \x03(\x07\"\x80\x01\n\x11HeartbeatResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12%\n\trun_state\x18\x02 \x01(\x0e\x32\x12.gemps.v1.RunState\x12\x1d\n\x15last_applied_sequence\x18\x03 \x01(\x04\x12\x10\n\x08next_eta\x18\x04 \x01(\x01\"2\n\x0cLeaveRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\"U\n\rLeaveResponse\x12%\n\trun_state\x18\x01 \x01(\x0e\x32\x12.gemps.v1.RunState\x12\x1d\n\x15last_applied_sequence\x18\x02 \x01(\x04\x42L\n\x0c\x64\x65v.gemps.v1B\x0cSessionProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16gemps/v1/session.proto\x12\x08gemps.v1\x1a\x15gemps/v1/layout.proto\x1a\x12gemps/v1/run.proto\x1a\x17gemps/v1/transfer.proto\"\xe5\x02\n\x0bJoinRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x13\n\x0bworker_name\x18\x02 \x01(\t\x12\x0f\n\x07host_id\x18\x03 \x01(\t\x12 \n\x06layout\x18\x04 \x01(\x0b\x32\x10.gemps.v1.Layout\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\x12,\n\x10\x64\x65lta_wire_types\x18\x06 \x03(\x0e\x32\x12.gemps.v1.WireType\x12\x30\n\x14parameter_wire_types\x18\x07 \x03(\x0e\x32\x12.gemps.v1.WireType\x12\x17\n\x0fsteps_per_epoch\x18\x08 \x01(\x04\x12 \n\x06recipe\x18\t \x01(\x0b\x32\x10.gemps.v1.Recipe\x12\r\n\x05\x61gent\x18\n \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x0b \x01(\t\x12\x11\n\thost_name\x18\x0c \x01(\t\x12\x0e\n\x06\x65ngine\x18\r \x01(\t\x12\x0b\n\x03run\x18\x0e \x01(\t\"\xef\x04\n\x0cJoinResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\'\n\x08settings\x18\x02 \x01(\x0b\x32\x15.gemps.v1.RunSettings\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x03(\t\x12%\n\trun_state\x18\x04 \x01(\x0e\x32\x12.gemps.v1.RunState\x12\x0c\n\x04rank\x18\x05 \x01(\r\x12\x11\n\thost_rank\x18\x06 \x01(\r\x12+\n\x0f\x64\x65lta_wire_type\x18\x07 \x01(\x0e\x32\x12.gemps.v1.WireType\x12/\n\x13parameter_wire_type\x18\x08 \x01(\x0e\x32\x12.gemps.v1.WireType\x12\x13\n\x0b\x63hunk_bytes\x18\t \x01(\r\x12\x1d\n\x15last_applied_sequence\x18\n \x01(\x04\x12\x16\n\x0ehas_parameters\x18\x0b \x01(\x08\x12\x15\n\rlayout_digest\x18\x0c \x01(\x0c\x12\x10\n\x08next_eta\x18\r \x01(\x01\x12\x10\n\x08progress\x18\x0e \x01(\x01\x12\x1f\n\x17session_timeout_seconds\x18\x0f \x01(\x01\x12\x16\n\x0eserver_version\x18\x10 \x01(\t\x12\x0e\n\x06shards\x18\x11 \x03(\t\x12\x11\n\tlane_port\x18\x12 \x01(\r\x12\x0c\n\x04port\x18\x13 \x01(\r\x12\x1c\n\x14shared_memory_socket\x18\x14 \x01(\t\x12\x16\n\x0e\x63hanged_frozen\x18\x15 \x03(\r\x12\x10\n\x08run_name\x18\x16 \x01(\t\x12\x0e\n\x06run_id\x18\x17 \x01(\t\x12\x14\n\x07\x63ommits\x18\x18 \x01(\x04H\x00\x88\x01\x01\x42\n\n\x08_commits\"7\n\x10HeartbeatRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x62\x61tches\x18\x02 \x03(\x07\"\x80\x01\n\x11HeartbeatResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12%\n\trun_state\x18\x02 \x01(\x0e\x32\x12.gemps.v1.RunState\x12\x1d\n\x15last_applied_sequence\x18\x03 \x01(\x04\x12\x10\n\x08next_eta\x18\x04 \x01(\x01\"2\n\x0cLeaveRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\"U\n\rLeaveResponse\x12%\n\trun_state\x18\x01 \x01(\x0e\x32\x12.gemps.v1.RunState\x12\x1d\n\x15last_applied_sequence\x18\x02 \x01(\x04\x42L\n\x0c\x64\x65v.gemps.v1B\x0cSessionProtoP\x01Z\x1egemps.dev/gen/gemps/v1;gempsv1\xf8\x01\x01\xaa\x02\x08Gemps.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,15 +36,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\014dev.gemps.v1B\014SessionProtoP\001Z\036gemps.dev/gen/gemps/v1;gempsv1\370\001\001\252\002\010Gemps.V1'
   _globals['_JOINREQUEST']._serialized_start=105
-  _globals['_JOINREQUEST']._serialized_end=449
-  _globals['_JOINRESPONSE']._serialized_start=452
-  _globals['_JOINRESPONSE']._serialized_end=1007
-  _globals['_HEARTBEATREQUEST']._serialized_start=1009
-  _globals['_HEARTBEATREQUEST']._serialized_end=1064
-  _globals['_HEARTBEATRESPONSE']._serialized_start=1067
-  _globals['_HEARTBEATRESPONSE']._serialized_end=1195
-  _globals['_LEAVEREQUEST']._serialized_start=1197
-  _globals['_LEAVEREQUEST']._serialized_end=1247
-  _globals['_LEAVERESPONSE']._serialized_start=1249
-  _globals['_LEAVERESPONSE']._serialized_end=1334
+  _globals['_JOINREQUEST']._serialized_end=462
+  _globals['_JOINRESPONSE']._serialized_start=465
+  _globals['_JOINRESPONSE']._serialized_end=1088
+  _globals['_HEARTBEATREQUEST']._serialized_start=1090
+  _globals['_HEARTBEATREQUEST']._serialized_end=1145
+  _globals['_HEARTBEATRESPONSE']._serialized_start=1148
+  _globals['_HEARTBEATRESPONSE']._serialized_end=1276
+  _globals['_LEAVEREQUEST']._serialized_start=1278
+  _globals['_LEAVEREQUEST']._serialized_end=1328
+  _globals['_LEAVERESPONSE']._serialized_start=1330
+  _globals['_LEAVERESPONSE']._serialized_end=1415
 # @@protoc_insertion_point(module_scope)

@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("session_id", "worker_name", "host_id", "layout", "features", "delta_wire_types", "parameter_wire_types", "steps_per_epoch", "recipe", "agent", "device", "host_name", "engine")
+    __slots__ = ("session_id", "worker_name", "host_id", "layout", "features", "delta_wire_types", "parameter_wire_types", "steps_per_epoch", "recipe", "agent", "device", "host_name", "engine", "run")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class JoinRequest(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     HOST_NAME_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     worker_name: str
     host_id: str
@@ -37,10 +38,11 @@ class JoinRequest(_message.Message):
     device: str
     host_name: str
     engine: str
-    def __init__(self, session_id: _Optional[bytes] = ..., worker_name: _Optional[str] = ..., host_id: _Optional[str] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., features: _Optional[_Iterable[str]] = ..., delta_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., parameter_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., steps_per_epoch: _Optional[int] = ..., recipe: _Optional[_Union[_run_pb2.Recipe, _Mapping]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., host_name: _Optional[str] = ..., engine: _Optional[str] = ...) -> None: ...
+    run: str
+    def __init__(self, session_id: _Optional[bytes] = ..., worker_name: _Optional[str] = ..., host_id: _Optional[str] = ..., layout: _Optional[_Union[_layout_pb2.Layout, _Mapping]] = ..., features: _Optional[_Iterable[str]] = ..., delta_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., parameter_wire_types: _Optional[_Iterable[_Union[_transfer_pb2.WireType, str]]] = ..., steps_per_epoch: _Optional[int] = ..., recipe: _Optional[_Union[_run_pb2.Recipe, _Mapping]] = ..., agent: _Optional[str] = ..., device: _Optional[str] = ..., host_name: _Optional[str] = ..., engine: _Optional[str] = ..., run: _Optional[str] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("incarnation", "settings", "features", "run_state", "rank", "host_rank", "delta_wire_type", "parameter_wire_type", "chunk_bytes", "last_applied_sequence", "has_parameters", "layout_digest", "next_eta", "progress", "session_timeout_seconds", "server_version", "shards", "lane_port", "port", "shared_memory_socket", "changed_frozen")
+    __slots__ = ("incarnation", "settings", "features", "run_state", "rank", "host_rank", "delta_wire_type", "parameter_wire_type", "chunk_bytes", "last_applied_sequence", "has_parameters", "layout_digest", "next_eta", "progress", "session_timeout_seconds", "server_version", "shards", "lane_port", "port", "shared_memory_socket", "changed_frozen", "run_name", "run_id", "commits")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +64,9 @@ class JoinResponse(_message.Message):
     PORT_FIELD_NUMBER: _ClassVar[int]
     SHARED_MEMORY_SOCKET_FIELD_NUMBER: _ClassVar[int]
     CHANGED_FROZEN_FIELD_NUMBER: _ClassVar[int]
+    RUN_NAME_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     settings: _run_pb2.RunSettings
     features: _containers.RepeatedScalarFieldContainer[str]
@@ -83,7 +88,10 @@ class JoinResponse(_message.Message):
     port: int
     shared_memory_socket: str
     changed_frozen: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, incarnation: _Optional[int] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., features: _Optional[_Iterable[str]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., chunk_bytes: _Optional[int] = ..., last_applied_sequence: _Optional[int] = ..., has_parameters: bool = ..., layout_digest: _Optional[bytes] = ..., next_eta: _Optional[float] = ..., progress: _Optional[float] = ..., session_timeout_seconds: _Optional[float] = ..., server_version: _Optional[str] = ..., shards: _Optional[_Iterable[str]] = ..., lane_port: _Optional[int] = ..., port: _Optional[int] = ..., shared_memory_socket: _Optional[str] = ..., changed_frozen: _Optional[_Iterable[int]] = ...) -> None: ...
+    run_name: str
+    run_id: str
+    commits: int
+    def __init__(self, incarnation: _Optional[int] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., features: _Optional[_Iterable[str]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., rank: _Optional[int] = ..., host_rank: _Optional[int] = ..., delta_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., parameter_wire_type: _Optional[_Union[_transfer_pb2.WireType, str]] = ..., chunk_bytes: _Optional[int] = ..., last_applied_sequence: _Optional[int] = ..., has_parameters: bool = ..., layout_digest: _Optional[bytes] = ..., next_eta: _Optional[float] = ..., progress: _Optional[float] = ..., session_timeout_seconds: _Optional[float] = ..., server_version: _Optional[str] = ..., shards: _Optional[_Iterable[str]] = ..., lane_port: _Optional[int] = ..., port: _Optional[int] = ..., shared_memory_socket: _Optional[str] = ..., changed_frozen: _Optional[_Iterable[int]] = ..., run_name: _Optional[str] = ..., run_id: _Optional[str] = ..., commits: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("session_id", "batches")

@@ -248,12 +248,14 @@ class RunFinished(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Begin(_message.Message):
-    __slots__ = ("clock", "run")
+    __slots__ = ("clock", "run", "run_name")
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    RUN_NAME_FIELD_NUMBER: _ClassVar[int]
     clock: int
     run: str
-    def __init__(self, clock: _Optional[int] = ..., run: _Optional[str] = ...) -> None: ...
+    run_name: str
+    def __init__(self, clock: _Optional[int] = ..., run: _Optional[str] = ..., run_name: _Optional[str] = ...) -> None: ...
 
 class RecordEnded(_message.Message):
     __slots__ = ("clock",)

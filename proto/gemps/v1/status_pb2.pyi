@@ -277,7 +277,7 @@ class RunMeans(_message.Message):
     def __init__(self, commits: _Optional[int] = ..., staleness_mean: _Optional[float] = ..., mean_pi: _Optional[float] = ..., blocked_fraction: _Optional[float] = ..., clamped_fraction: _Optional[float] = ...) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("server_version", "version", "run_state", "settings", "run_seconds", "uptime_seconds", "parameter_count", "tensor_count", "layout_digest", "commits", "commits_per_second", "next_eta", "loss", "staleness_mean", "mean_pi", "blocked_fraction", "jain_index", "workers", "queue", "memory", "checkpoint", "last_evaluation", "best_evaluation", "commits_of_process", "staleness", "wait", "clamped_fraction", "wait_p50_seconds", "wait_p99_seconds", "shards", "means", "seconds_left", "missing_workers", "problems", "rule")
+    __slots__ = ("server_version", "version", "run_state", "settings", "run_seconds", "uptime_seconds", "parameter_count", "tensor_count", "layout_digest", "commits", "commits_per_second", "next_eta", "loss", "staleness_mean", "mean_pi", "blocked_fraction", "jain_index", "workers", "queue", "memory", "checkpoint", "last_evaluation", "best_evaluation", "commits_of_process", "staleness", "wait", "clamped_fraction", "wait_p50_seconds", "wait_p99_seconds", "shards", "means", "seconds_left", "missing_workers", "problems", "rule", "run_name", "run_id")
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_STATE_FIELD_NUMBER: _ClassVar[int]
@@ -313,6 +313,8 @@ class RunStatus(_message.Message):
     MISSING_WORKERS_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
+    RUN_NAME_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
     server_version: str
     version: _transfer_pb2.Version
     run_state: _run_pb2.RunState
@@ -348,7 +350,9 @@ class RunStatus(_message.Message):
     missing_workers: int
     problems: _containers.RepeatedCompositeFieldContainer[Problem]
     rule: str
-    def __init__(self, server_version: _Optional[str] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_seconds: _Optional[float] = ..., uptime_seconds: _Optional[float] = ..., parameter_count: _Optional[int] = ..., tensor_count: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., commits: _Optional[int] = ..., commits_per_second: _Optional[float] = ..., next_eta: _Optional[float] = ..., loss: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., mean_pi: _Optional[float] = ..., blocked_fraction: _Optional[float] = ..., jain_index: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., queue: _Optional[_Union[QueueStatus, _Mapping]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointStatus, _Mapping]] = ..., last_evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., best_evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., commits_of_process: _Optional[int] = ..., staleness: _Optional[_Union[Histogram, _Mapping]] = ..., wait: _Optional[_Union[Histogram, _Mapping]] = ..., clamped_fraction: _Optional[float] = ..., wait_p50_seconds: _Optional[float] = ..., wait_p99_seconds: _Optional[float] = ..., shards: _Optional[_Union[ShardsStatus, _Mapping]] = ..., means: _Optional[_Union[RunMeans, _Mapping]] = ..., seconds_left: _Optional[float] = ..., missing_workers: _Optional[int] = ..., problems: _Optional[_Iterable[_Union[Problem, _Mapping]]] = ..., rule: _Optional[str] = ...) -> None: ...
+    run_name: str
+    run_id: str
+    def __init__(self, server_version: _Optional[str] = ..., version: _Optional[_Union[_transfer_pb2.Version, _Mapping]] = ..., run_state: _Optional[_Union[_run_pb2.RunState, str]] = ..., settings: _Optional[_Union[_run_pb2.RunSettings, _Mapping]] = ..., run_seconds: _Optional[float] = ..., uptime_seconds: _Optional[float] = ..., parameter_count: _Optional[int] = ..., tensor_count: _Optional[int] = ..., layout_digest: _Optional[bytes] = ..., commits: _Optional[int] = ..., commits_per_second: _Optional[float] = ..., next_eta: _Optional[float] = ..., loss: _Optional[float] = ..., staleness_mean: _Optional[float] = ..., mean_pi: _Optional[float] = ..., blocked_fraction: _Optional[float] = ..., jain_index: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., queue: _Optional[_Union[QueueStatus, _Mapping]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointStatus, _Mapping]] = ..., last_evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., best_evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., commits_of_process: _Optional[int] = ..., staleness: _Optional[_Union[Histogram, _Mapping]] = ..., wait: _Optional[_Union[Histogram, _Mapping]] = ..., clamped_fraction: _Optional[float] = ..., wait_p50_seconds: _Optional[float] = ..., wait_p99_seconds: _Optional[float] = ..., shards: _Optional[_Union[ShardsStatus, _Mapping]] = ..., means: _Optional[_Union[RunMeans, _Mapping]] = ..., seconds_left: _Optional[float] = ..., missing_workers: _Optional[int] = ..., problems: _Optional[_Iterable[_Union[Problem, _Mapping]]] = ..., rule: _Optional[str] = ..., run_name: _Optional[str] = ..., run_id: _Optional[str] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()

@@ -29,6 +29,7 @@ def state_record(run: Run, workers: Workers, ledger: Ledger, seed: int, totals: 
     """The state for a restart; `totals`: sums over the commits of the run."""
     return {
         "run": run.identity,
+        "run_name": run.name,
         "seed": seed,
         "commits": run.commits,
         "progress": run.progress,
@@ -102,6 +103,7 @@ def restore(state: dict[str, Any], run: Run, workers: Workers, ledger: Ledger) -
     A finished run stays finished unless its budget changed.
     """
     run.identity = str(state.get("run", run.identity))
+    run.name = run.name or str(state.get("run_name", ""))  # the name that this process was given counts
     run.commits = int(state["commits"])
     run.progress = float(state.get("progress", 0.0))
     budget = run.budget

@@ -107,6 +107,7 @@ class MembershipHandler:
             check_features({features.SHARDS: "--shard"})
         decision = self._choice.decision
         try:
+            self._run.check_named(messages.text(request.run, "run"))
             self._choice.settle(offer, is_first=self._is_first(asked.worker_name))
             session = self._sessions.join(asked, self._clock())
         except RefusedError as refusal:
@@ -173,6 +174,9 @@ class MembershipHandler:
             port=self._ports.ordinary,
             shards=self._addresses(),
             changed_frozen=join_info.changed_frozen,
+            run_name=self._run.name,
+            run_id=self._run.identity,
+            commits=worker.commits,
         )
 
     async def _heartbeat(self, raw: bytes, call_session: CallSession) -> session_pb2.HeartbeatResponse:

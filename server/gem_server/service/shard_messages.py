@@ -135,12 +135,13 @@ def hello_from(message: shards_pb2.FollowRequest) -> Hello:
 
 def begin_to(begin: Begin) -> bytes:
     """Encode the primary's answer."""
-    return shards_pb2.FollowResponse(begin=shards_pb2.Begin(clock=begin.clock, run=begin.run)).SerializeToString()
+    message = shards_pb2.Begin(clock=begin.clock, run=begin.run, run_name=begin.run_name)
+    return shards_pb2.FollowResponse(begin=message).SerializeToString()
 
 
 def begin_from(message: shards_pb2.FollowResponse) -> Begin:
     """Decode the primary's answer."""
-    return Begin(message.begin.clock, message.begin.run)
+    return Begin(message.begin.clock, message.begin.run, message.begin.run_name)
 
 
 def reports_to(reports: Iterable[Report]) -> shards_pb2.FollowRequest:

@@ -166,6 +166,8 @@ class Status:
             run_state=messages.RUN_STATES[seen.run.state],
             settings=seen.run_settings.for_people,
             rule=seen.run_settings.rule,
+            run_name=seen.run.name,
+            run_id=seen.run.identity,
             run_seconds=seen.run_seconds(),
             uptime_seconds=seen.uptime(),
             commits=seen.run.commits,

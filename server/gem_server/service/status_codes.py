@@ -71,6 +71,7 @@ CODES: dict[Reason, grpc.StatusCode] = {
     Reason.FEATURE: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.RECIPE: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.VERSION: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.RUN: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
 _CORE_REASONS: dict[type[Exception], Reason] = {

@@ -272,7 +272,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The primary's answer: recover at `clock` (0: nothing), of this run."""
+    """The primary's answer: recover at `clock` (0: nothing), of the run with this id and name."""
 
     clock: int
     run: str
+    run_name: str = ""

@@ -198,7 +198,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
             self._has_all.set()
         return secondary
 
-    async def begin_at(self, clocks: Sequence[int], run: str) -> int:
+    async def begin_at(self, clocks: Sequence[int], run: str, run_name: str = "") -> int:
         """Wait for all shards; return the newest clock at which all can recover, this one at `clocks` of `run`.
 
         Raises StartupError if they have no clock in common.
@@ -220,7 +220,7 @@ class PrimaryOrder(CommitOrder, CommitObserver):
             )
             self._decide(RefusedError(Reason.MALFORMED, str(error)))
             raise error
-        self._decide(Begin(max(common), run))
+        self._decide(Begin(max(common), run, run_name))
         return max(common)
 
     def _decide(self, decision: Begin | RefusedError) -> None:

@@ -63,7 +63,7 @@ class Run:
     Queueing a commit reserves budget: `reserve` may raise, `applied` must not.
     """
 
-    def __init__(self, budget: Budget, schedule: EtaSchedule, min_workers: int) -> None:
+    def __init__(self, budget: Budget, schedule: EtaSchedule, min_workers: int, name: str = "") -> None:
         self.budget = budget
         self.schedule = schedule
         self.min_workers = min_workers
@@ -79,6 +79,7 @@ class Run:
         self._expected = 0  # workers that must come before spent budgets finish the run
         self.finished_because: str | None = None
         self._may_go_on = False  # after the end of this process
+        self.name = name  # empty: none was given
         self.identity = secrets.token_hex(8)
         self.on_change: list[Callable[[], None]] = []
 
@@ -111,6 +112,19 @@ class Run:
     def commits_of_process(self) -> int:
         """Commits applied by this process."""
         return self.commits - self.commits_before
+
+    def check_named(self, asked: str) -> None:
+        """Raise RUN if a worker names another run than this one. A worker or a run without a name fits all."""
+        if asked and self.name and asked != self.name:
+            raise RefusedError(
+                Reason.RUN,
+                f"this worker belongs to the run {asked!r} (--run, GEMPS_RUN), and this server's run is {self.name!r} "
+                f"(id {self.identity}): give the worker the address of its own run's server, or this run's name",
+            )
+
+    def describe_identity(self) -> str:
+        """Name and id, for people."""
+        return f"run {self.name} (id {self.identity})" if self.name else f"run {self.identity}"
 
     def consider_start(self, has_parameters: bool, workers: int) -> None:
         """Start with parameters and enough workers (live or done)."""

@@ -94,6 +94,7 @@ def _of_the_run(status: status_pb2.RunStatus) -> Iterator[Metric]:
             **({"shard": f"{status.shards.index}/{status.shards.count}"} if status.HasField("shards") else {}),
         },
     )
+    yield InfoMetricFamily("gemps_run", "The run's name and id.", {"name": status.run_name, "id": status.run_id})
     state = GaugeMetricFamily(
         "gemps_run_state", "1 for the state that the run is in, 0 for the others.", None, ["state"]
     )

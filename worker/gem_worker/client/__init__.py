@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gem_worker.client.errors import CallCancelledError as CallCancelledError
     from gem_worker.client.errors import ClientError as ClientError
     from gem_worker.client.errors import CredentialsError as CredentialsError
+    from gem_worker.client.errors import FinishedBeforeError as FinishedBeforeError
     from gem_worker.client.errors import MisuseError as MisuseError
     from gem_worker.client.errors import NotInitializedError as NotInitializedError
     from gem_worker.client.errors import RunFinishedError as RunFinishedError

@@ -53,6 +53,7 @@ class Client:
         features: what the caller does with gradients (session.proto). The client adds its own features.
         recipe: how the caller translates its script's optimizer. If the server lets the first worker decide, all
             workers must have the same recipe, and `run_settings.recipe` is this one; otherwise it is None.
+        run: the name of the run that the caller belongs to; a run of another name refuses it. Empty: any run.
         on_event: a function that gets events of the connection. Default: they are logged.
         clock, sleep: replace the clock and the pauses of retries, for tests.
     """
@@ -70,6 +71,7 @@ class Client:
         parameter_wire_types: Sequence[WireType] = _FLOAT32,
         features: Sequence[str] = (),
         recipe: Recipe | None = None,
+        run: str = "",
         settings: ClientSettings | None = None,
         on_event: EventSink | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -109,6 +111,7 @@ class Client:
                 parameter_wire_types=parameter_wire_types,
                 features=features,
                 recipe=recipe,
+                run=run,
                 session_id=session_id,
                 shard=shard,
             )

@@ -19,6 +19,13 @@ class ClientError(Exception):
     is_final = False
 
 
+class FinishedBeforeError(ClientError):
+    """The run was finished before this worker came, and the worker never belonged to it: it has not trained.
+
+    Its process exits with status 4 then.
+    """
+
+
 class MisuseError(ClientError, RuntimeError):
     """Caller error: wrong order of calls, process or arguments."""
 

@@ -124,7 +124,9 @@ class Membership:
 
     `host_rank` selects the device. `shards`: further servers, as in session.proto. `progress`: how far the run is, as
     `Verdict.progress` has it. `layout_digest`: what each transfer of parameters names. `features`: those announced ones
-    that the session uses. `changed_frozen`: FROZEN tensors, by index, whose values are not the run's.
+    that the session uses. `changed_frozen`: FROZEN tensors, by index, whose values are not the run's. `run_name`,
+    `run_id`: of the run; its name may be empty. `commits`: those of this worker's name in the run. None: an earlier
+    server does not say.
     """
 
     rank: int
@@ -142,6 +144,9 @@ class Membership:
     progress: float = 0.0
     features: frozenset[str] = frozenset()
     changed_frozen: tuple[int, ...] = ()
+    run_name: str = ""
+    run_id: str = ""
+    commits: int | None = None
 
     @property
     def wire_types(self) -> tuple[WireType, WireType]:
@@ -167,6 +172,9 @@ class Membership:
             layout_digest=response.layout_digest,
             features=frozenset(response.features),
             changed_frozen=tuple(response.changed_frozen),
+            run_name=response.run_name,
+            run_id=response.run_id,
+            commits=response.commits if response.HasField("commits") else None,
         )
 
 

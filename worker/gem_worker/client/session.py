@@ -103,6 +103,7 @@ class ClientSession:
         parameter_wire_types: Sequence[WireType],
         features: Sequence[str],
         recipe: Recipe | None = None,
+        run: str = "",
         session_id: bytes | None = None,
         shard: Shard | None = None,
     ) -> None:
@@ -128,6 +129,7 @@ class ClientSession:
             steps_per_epoch=steps_per_epoch,
             features=dict.fromkeys((*OWN_FEATURES, *of_recipe, *features)),
             recipe=recipe_to_wire(recipe) if recipe is not None else None,
+            run=run,
         )
         self.layout = self.whole_layout = layout
         self.replace_layout(layout)

@@ -168,11 +168,12 @@ class ClientSettings(BaseSettings):
 
 WIRE_VARIABLES = {"delta_wire": "GEMPS_DELTA_WIRE", "parameter_wire": "GEMPS_PARAMETER_WIRE"}
 NETWORK_VARIABLE = "GEMPS_NETWORK"
+RUN_VARIABLE = "GEMPS_RUN"
 # Of the exchange; a worker's script reads them.
 EXCHANGE_VARIABLES = {**WIRE_VARIABLES, "network": NETWORK_VARIABLE}
 
 
 def variables_for_workers() -> dict[str, str]:
-    """GEMPS_CLIENT_ variables, wire types and network, for workers elsewhere."""
-    prefix, of_exchange = ClientSettings.model_config["env_prefix"], EXCHANGE_VARIABLES.values()
-    return {name: value for name, value in os.environ.items() if name.startswith(prefix) or name in of_exchange}
+    """GEMPS_CLIENT_ variables, wire types, network and the run's name, for workers elsewhere."""
+    prefix, others = ClientSettings.model_config["env_prefix"], (*EXCHANGE_VARIABLES.values(), RUN_VARIABLE)
+    return {name: value for name, value in os.environ.items() if name.startswith(prefix) or name in others}

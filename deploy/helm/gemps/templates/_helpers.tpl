@@ -56,6 +56,7 @@ GEMPS_{{ upper $name }}: {{ ternary (int64 $value | toString) (toString $value) 
 {{- define "gemps.server.variables" -}}
 {{- include "gemps.variables" .Values.server.settings }}
 GEMPS_LANE_PORT: "50052"
+GEMPS_RUN: {{ .Release.Name | quote }}
 {{- if include "gemps.secret" (dict "root" . "role" "server") }}
 GEMPS_CREDENTIALS: /etc/gemps/credentials
 {{- else }}
@@ -78,6 +79,7 @@ GEMPS_DASHBOARD_HOSTS: {{ join "," $names | quote }}
 {{- define "gemps.worker.variables" -}}
 {{- include "gemps.variables" .Values.workers.settings }}
 GEMPS_SERVER: {{ include "gemps.fullname" . }}:50051
+GEMPS_RUN: {{ .Release.Name | quote }}
 GEMPS_WORKERS: {{ .Values.workers.replicas | quote }}
 GEMPS_DATASET_DIR: /datasets
 {{- if include "gemps.secret" (dict "root" . "role" "worker") }}

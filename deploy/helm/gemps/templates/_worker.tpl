@@ -10,9 +10,9 @@ successPolicy:
 {{- end }}
 podFailurePolicy:
   rules:
-    # Wrong settings or credentials: another attempt would fail, too.
+    # Wrong settings or credentials, or the finished run of others: another attempt would fail, too.
     - action: FailJob
-      onExitCodes: {containerName: worker, operator: In, values: [2]}
+      onExitCodes: {containerName: worker, operator: In, values: [2, 4]}
     # Evictions are no failures.
     - action: Ignore
       onPodConditions: [{type: DisruptionTarget, status: "True"}]

@@ -13,7 +13,8 @@ export function showTop(run) {
   say(byId("server"), `gemps ${status.server_version}, up ${duration(status.uptime_seconds)}`);
   const { progress } = run;
   const part = progress ? `${Math.floor(100 * progress.part)} % · ` : "";
-  document.title = `${part}${status.loss === undefined ? run.state : `loss ${number(status.loss)}`} · ${run.rule} · gemps`;
+  const name = status.run_name || run.rule;
+  document.title = `${part}${status.loss === undefined ? run.state : `loss ${number(status.loss)}`} · ${name} · gemps`;
 }
 
 function showCourse(run) {
@@ -101,6 +102,7 @@ export function showFacts(run) {
   const rule = Object.entries(settings.rule_settings ?? {}).sort().map(([name, value]) => `${name} ${Number(value.toPrecision(6))}`);
   const connected = run.workers.filter((one) => ["JOINED", "TRAINING"].some((state) => one.state.endsWith(state)));
   define(byId("facts-list"), [
+    ["Run", status.run_name ? `${status.run_name} (id ${status.run_id})` : status.run_id, "Its name, which --run gives, and its id, which it keeps over restarts."],
     ["Update rule", status.rule.replace(/^rule /, ""), "What the server makes of a worker’s delta, and who decided that."],
     ["Rule settings", rule.join(", ") || "none", "Numbers of the update rule."],
     ["Learning rate", learningRate(status), "Eta of the next gradient, and how it follows the clock."],
