@@ -66,12 +66,15 @@ def test_norms_are_taken_per_unit_of_eta() -> None:
     assert commits.judge(0, 1.0, eta=0.001) < 1.0
 
 
-def test_an_eta_of_zero_divides_nothing() -> None:
+def test_with_an_eta_of_zero_the_scale_is_unknown() -> None:
+    """As with groups of parameters that a script freezes and thaws by their learning rates."""
     commits = Commits(3)
-    for _ in range(ENOUGH):
-        for rank in range(3):
-            assert commits.judge(rank, 0.5, eta=0.0) == 1.0
-    assert commits.judge(0, 50.0, eta=0.0) == pytest.approx(0.01)
+    for eta in (0.0, 0.001, 0.0, 1.0):
+        for _ in range(HABIT):
+            for rank in range(3):
+                assert commits.judge(rank, eta or 0.5, eta) == 1.0
+    assert commits.judge(0, 50.0, eta=0.0) == 1.0
+    assert commits.judge(0, 50.0, eta=1.0) == pytest.approx(0.02)
 
 
 def test_deltas_of_zero_say_nothing_about_the_scale() -> None:

@@ -87,10 +87,11 @@ class DeltaBound:
         Args:
             worker: who committed it; its count of scaled deltas and its quarantine are updated.
             norm: the delta's Euclidean norm, finite.
-            eta: the learning rate in the delta. 0: it has none, and the norm is taken as it is.
+            eta: the learning rate in the delta. With 0 its scale is unknown, and the delta is not bounded: in a run
+                with a recipe it is that of the first group, which a script may freeze.
             has_session: False for a session that ended while the commit waited: it is judged, but not remembered.
         """
-        size = norm / (eta or 1.0)
+        size = norm / eta if eta else 0.0
         usual = self._median_of_others(worker.name)
         excess = size / usual if usual else 0.0
         is_too_large = excess > self._factor
