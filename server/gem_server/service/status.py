@@ -25,7 +25,7 @@ from gem_server.state.sessions import Session, Sessions, TransportKind
 from gem_server.state.workers import Worker, WorkerState
 from gem_server.telemetry.condition import Condition, condition, median_rate
 from gem_server.telemetry.histogram import Histogram
-from gem_server.telemetry.problems import Problem, Problems, Severity
+from gem_server.telemetry.problems import KINDS, Problem, Problems, Severity
 from gem_server.telemetry.run_totals import RunTotals
 from gem_server.telemetry.telemetry import Telemetry
 from gem_server.telemetry.worker_telemetry import Figures, WorkerTelemetry
@@ -56,6 +56,7 @@ _CONDITIONS = {
     Condition.DEPARTED: status_pb2.WORKER_CONDITION_DEPARTED,
 }
 
+PROBLEM_KINDS = KINDS
 _SEVERITIES = {
     Severity.WARNING: status_pb2.PROBLEM_SEVERITY_WARNING,
     Severity.CRITICAL: status_pb2.PROBLEM_SEVERITY_CRITICAL,

@@ -18,7 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from gem_server.telemetry.problems import KINDS
+from gem_server.service.status import PROBLEM_KINDS
 
 MAX_WORKERS = 256
 
@@ -145,7 +145,7 @@ def _of_problems(status: status_pb2.RunStatus) -> Iterator[Metric]:
         "gemps_problems", "Problems there are now, of each kind; gemps status says more.", None, ["kind", "severity"]
     )
     counts = Counter((one.kind, one.severity) for one in status.problems)
-    for kind in KINDS:
+    for kind in PROBLEM_KINDS:
         for number, severity in _SEVERITIES.items():
             gauge.add_metric([kind, severity], float(counts[kind, number]))
     yield gauge
