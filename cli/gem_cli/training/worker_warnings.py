@@ -24,8 +24,8 @@ MOST_SHOWN = 32
 # Of one worker's file; its own bound (16 lines) is below this.
 MOST_BYTES = 1 << 16
 NAMES_SHOWN = 4
-# Kind of a problem (status.proto), and whose problems without workers are.
-SAME_BATCHES, THE_SERVER = "same-batches", "the server"
+# Kinds of problems (status.proto) about what workers compute, and whose problems without workers are.
+OF_SCRIPTS, THE_SERVER = frozenset({"same-batches", "quarantined", "same-deltas", "losses-not-finite"}), "the server"
 
 
 class WorkerWarnings:
@@ -55,13 +55,13 @@ class WorkerWarnings:
                 self._show(key)
 
     def status(self, status: Status) -> None:
-        """Take problems from a report of the run: critical ones, and workers that train on the same batches.
+        """Take problems from a report of the run: critical ones, and those about what workers compute.
 
         The others come and go with every worker that is restarted; `gemps status` has them.
         """
         for problem in problems(status):
             kind = str(problem.get("kind", ""))
-            if kind == SAME_BATCHES or severity(problem) == "CRITICAL":
+            if kind in OF_SCRIPTS or severity(problem) == "CRITICAL":
                 for worker in problem.get("workers", ()) or (THE_SERVER,):
                     self._add(kind, problem_text(problem), str(worker))
 
