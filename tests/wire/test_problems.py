@@ -192,7 +192,8 @@ async def test_workers_that_fall_silent_expire_and_come_back(serve: Serve, monke
     assert [*(await until(serving, "gone-workers")).workers] == [second.name]
     await until_over(serving, "silent-workers")
     await serving.adopt(second.twin()).join()
-    await until_over(serving, "gone-workers")
+    serving.server.problem_watch.look()
+    assert not of_kind(serving, "gone-workers")
     training.cancel()
 
 
