@@ -13,8 +13,9 @@ from gem_cli.commands.known import KNOWN
 from gem_cli.options import variable
 from gem_server.settings import ServerSettings
 from gem_worker.client import ClientSettings
+from gem_worker.exit_status import FINAL, FINISHED_BEFORE
 from gem_worker.settings import WorkerSettings
-from gem_worker.trainer import FINISHED, MISUSED
+from gem_worker.trainer import FINISHED
 
 from .chart import CHART, ROOT, Helm, Manifest, Rendered, container_of, image_variables, pod_of, pods_of, selects
 from .value_sets import LARGE, TLS, TRUSTED
@@ -300,7 +301,7 @@ def test_a_job_gives_up_only_where_another_attempt_is_useless(releases: dict[str
     assert job["template"]["spec"]["restartPolicy"] == "Never"
     failures = {one["action"]: one for one in job["podFailurePolicy"]["rules"]}
     codes = failures["FailJob"]["onExitCodes"]
-    assert (codes["operator"], codes["values"]) == ("In", [MISUSED])
+    assert (codes["operator"], codes["values"]) == ("In", [FINAL, FINISHED_BEFORE])
     assert codes["containerName"] == container_of(releases["late-workers"].workers)["name"]
     assert failures["Ignore"]["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
     assert FINISHED == 0

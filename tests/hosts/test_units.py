@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from gem_server.settings import ServerSettings
 from gem_worker.client import ClientSettings
+from gem_worker.exit_status import FINAL, FINISHED_BEFORE
 from gem_worker.settings import WorkerSettings
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy/systemd"
@@ -79,11 +80,13 @@ def test_a_worker_sees_the_gpus() -> None:
     assert not hidden_by & directives("gemps-worker@.service").keys()
 
 
-@pytest.mark.parametrize("unit", UNITS)
-def test_a_crash_is_followed_by_a_restart_and_wrong_settings_are_not(unit: str) -> None:
+@pytest.mark.parametrize(
+    ("unit", "statuses"), [("gemps-server.service", "2"), ("gemps-worker@.service", f"{FINAL} {FINISHED_BEFORE}")]
+)
+def test_a_crash_is_followed_by_a_restart_and_what_is_final_is_not(unit: str, statuses: str) -> None:
     found = directives(unit)
     assert found["Restart"] == ["on-failure"]
-    assert found["RestartPreventExitStatus"] == ["2"]
+    assert found["RestartPreventExitStatus"] == [statuses]
 
 
 def test_what_the_server_writes_is_where_it_may_write() -> None:
