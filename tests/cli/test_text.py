@@ -115,7 +115,7 @@ def test_workers_of_other_sizes_are_refused_with_the_tensor_that_differs(tmp_pat
             ("--width", "32", "embedding.weight"),
         ):
             done = gemps_here("work", "--server", address, *SMALL, option, value)
-            assert done.returncode == FAILED
+            assert done.returncode == USAGE
             assert tensor in done.stderr
             assert done.stderr.strip().count("\n") == 0
         stop(process)

@@ -11,14 +11,14 @@ from gem_server.settings import ServerSettings
 
 
 class FailsAtTheFourth(Files):
-    """The header of the log, three commits, and no more."""
+    """The probe of the directory, the header of the log, three commits, and no more."""
 
     def __init__(self) -> None:
         self.syncs = 0
 
     def sync_data(self, descriptor: int) -> None:
         self.syncs += 1
-        if self.syncs > 4:
+        if self.syncs > 5:
             raise OSError(errno.EIO, "Input/output error")
         super().sync_data(descriptor)
 

@@ -209,7 +209,7 @@ def test_the_end_of_the_run_ends_the_training(tmp_path: Path) -> None:
         assert trainer.global_step == 6
         assert_central(server, module)
         # A Trainer that must go on takes no steps.
-        trainer, late = a_trainer(tmp_path, joined(server, name="late"), min_steps=6), Module()
+        trainer, late = a_trainer(tmp_path, joined(server), min_steps=6), Module()
         trainer.fit(late, loader())
         assert trainer.global_step == 6
         assert_central(server, late)

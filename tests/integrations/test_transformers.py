@@ -193,7 +193,7 @@ def test_the_end_of_the_run_ends_the_training(tmp_path: Path) -> None:
         trainer.train()
         assert trainer.state.global_step == 6
         assert_central(server, trainer.model)
-        late = a_trainer(tmp_path, joined(server, name="late"))
+        late = a_trainer(tmp_path, joined(server))
         late.train()
         assert_central(server, late.model)
         assert server.server.central.clock == 4

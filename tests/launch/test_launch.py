@@ -53,7 +53,9 @@ def work():
     logging.getLogger("gem_worker.example").warning("worker %s has a trouble", os.environ["GEMPS_WORKER_NAME"])
     logging.getLogger("script").warning("of the script")
     globals()["join"] = lambda client, join=join: (join(client), client.report_batches(range(5)))[0]
-    return train()[1]
+    _, steps = train()
+    time.sleep(4)  # the server looks for problems every 2 s
+    return steps
 
 print(gemps.launch(work, 3, steps=5))
 """,
@@ -460,7 +462,7 @@ def work():
             ps.step(loss)
     return (model(images).argmax(1) == labels).float().mean().item()
 
-print(gemps.launch(work, 4, steps=100, eta=0.1)[1])
+print(gemps.launch(work, 4, steps=200, eta=0.1)[1])
 """,
     )
     assert done.returncode == 0, done.stderr
