@@ -11,6 +11,8 @@ from gem_server.state.run import RunState
 NAMED_WORKERS = 8
 # An ended session's calls end within this time.
 COLLECT_SECONDS = 0.3
+# Prometheus' default is a minute. Two visits that are further apart are of people.
+LONGEST_SCRAPE_INTERVAL = 90.0
 
 
 class RunTimes:
@@ -41,6 +43,39 @@ class RunTimes:
         return (self._clock() if self.finished_since is None else self.finished_since) - self._training_since
 
 
+class Scrapes:
+    """When monitoring asked for the metrics, in seconds on `clock`.
+
+    Without one more scrape after the end, monitoring could not tell a server that has finished from one that crashed,
+    and would not know the last figures.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last: float | None = None
+        self._interval: float | None = None
+
+    def start(self) -> float:
+        """Return the time of a scrape that begins now, for `answered`."""
+        return self._clock()
+
+    def answered(self, started: float) -> None:
+        """Record a scrape whose figures are not older than `started`."""
+        if self._last is not None:
+            self._interval = started - self._last
+        self._last = started
+
+    def is_due(self, finished_at: float) -> bool:
+        """Whether the next scrape would be the first one after the end of the run, and can still be expected.
+
+        That needs two scrapes before, at most LONGEST_SCRAPE_INTERVAL apart, and is over when twice the time between
+        them has passed.
+        """
+        if self._last is None or self._interval is None or self._last >= finished_at:
+            return False
+        return self._interval <= LONGEST_SCRAPE_INTERVAL and self._clock() < self._last + 2 * self._interval
+
+
 def reason_to_exit(
     now: float,
     *,
@@ -48,13 +83,14 @@ def reason_to_exit(
     last_join: float | None,
     sessions: int,
     watchers: int,
+    is_scrape_due: bool,
     linger: float,
     grace: float,
 ) -> str | None:
     """Why a server with a finished run can exit; None: it must wait.
 
-    Times are in seconds. `finished_at`: when serving began, if finished before. `linger`: wait for further joins;
-    `grace`: wait for workers and watchers.
+    Times are in seconds. `finished_at`: when serving began, if finished before. `is_scrape_due`: monitoring is about to
+    learn of the end. `linger`: wait for further joins; `grace`: wait for workers, watchers and the scrape.
     """
     patience = max(grace, linger)
     if now - finished_at >= patience:
@@ -63,7 +99,7 @@ def reason_to_exit(
         if last_join is None:
             return f"no worker has come for {patience:g} s"
         return "all workers have left"
-    if last_join is None or sessions or watchers or now - last_join < linger:
+    if last_join is None or sessions or watchers or is_scrape_due or now - last_join < linger:
         return None
     return "all workers have left"
 

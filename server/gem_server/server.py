@@ -29,6 +29,7 @@ from gem_server.lifecycle import (
     DelayedCollection,
     FatalError,
     RunTimes,
+    Scrapes,
     describe_waiting,
     reason_to_exit,
 )
@@ -239,6 +240,7 @@ class Server:
         self._following: FollowClient | None = None
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
         self._web: WebServer | None = None
+        self._scrapes = Scrapes(monotonic)
         self._fatal = FatalError()
         self._waiting_notice = WaitingNotice()
         self._primary_ended = asyncio.Event()
@@ -477,7 +479,9 @@ class Server:
             from gem_server.web.listener import open_web  # imports aiohttp
 
             has_factors = self.rule.has_factors
-            self._web = await open_web(self.settings, self._status, self._history, has_factors=has_factors)
+            self._web = await open_web(
+                self.settings, self._status, self._history, self._scrapes, has_factors=has_factors
+            )
 
     async def _compile(self) -> None:
         """Load the kernels, on the thread that launches them."""
@@ -836,6 +840,7 @@ class Server:
             last_join=self.times.last_join,
             sessions=len(self.sessions),
             watchers=self._status.watchers,
+            is_scrape_due=self._scrapes.is_due(self.times.finished_since),
             linger=self.settings.limits.exit_linger,
             grace=self.settings.limits.exit_grace,
         )

@@ -3,6 +3,7 @@
 import logging
 from functools import partial
 
+from gem_server.lifecycle import Scrapes
 from gem_server.service.history_handler import HistoryHandler
 from gem_server.service.status import Status
 from gem_server.settings import ServerSettings
@@ -15,13 +16,13 @@ logger = logging.getLogger(__name__)
 
 
 async def open_web(
-    settings: ServerSettings, status: Status, history: HistoryHandler, *, has_factors: bool
+    settings: ServerSettings, status: Status, history: HistoryHandler, scrapes: Scrapes, *, has_factors: bool
 ) -> WebServer:
     """Open --dashboard, which must be set. Raises StartupError, with nothing open."""
     server = WebServer(Hosts(name.strip() for name in settings.dashboard_hosts.split(",") if name.strip()))
     detailed = partial(status.report_when_durable, with_histograms=True)
     dashboard = Dashboard(detailed, history.report, has_factors=has_factors)
-    routes = [*dashboard.routes(), *Metrics(status.report_when_durable).routes()]
+    routes = [*dashboard.routes(), *Metrics(status.report_when_durable, scrapes).routes()]
     await server.open(settings.dashboard, routes, dashboard.close)
     about = {"event": "dashboard", "url": server.url}
     logger.info("dashboard at %s, metrics for Prometheus at %smetrics", server.url, server.url, extra=about)

@@ -18,6 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from gem_server.lifecycle import Scrapes
 from gem_server.service.status import PROBLEM_KINDS
 
 MAX_WORKERS = 256
@@ -41,8 +42,9 @@ _CONDITIONS = {
 class Metrics:
     """Serves /metrics; encodes off the event loop."""
 
-    def __init__(self, report: Callable[[], Awaitable[status_pb2.RunStatus]]) -> None:
+    def __init__(self, report: Callable[[], Awaitable[status_pb2.RunStatus]], scrapes: Scrapes) -> None:
         self._report = report
+        self._scrapes = scrapes
         self._one_at_a_time = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
@@ -53,8 +55,10 @@ class Metrics:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         registry = CollectorRegistry()
         async with self._one_at_a_time:
+            started = self._scrapes.start()
             registry.register(_OfStatus(await self._report()))
             body = await asyncio.to_thread(_encoded, encode, registry)
+            self._scrapes.answered(started)
         return web.Response(body=body, headers={"Content-Type": content_type})
 
 
