@@ -21,6 +21,7 @@ from .chart import CHART, ROOT, Helm, Manifest, Rendered, container_of, image_va
 from .value_sets import LARGE, TLS, TRUSTED
 
 SERVER_FILE, WORKER_FILE = "server.Dockerfile", "worker.Dockerfile"
+ALERTS = ROOT / "docker" / "monitoring" / "alerts.yml"
 CREDENTIALS = "/etc/gemps/credentials"
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -226,6 +227,16 @@ def test_prometheus_finds_the_service_of_the_dashboard(releases: dict[str, Rende
     (endpoint,) = monitor["spec"]["endpoints"]
     assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    job = service["metadata"]["labels"][monitor["spec"]["jobLabel"]]
+    assert f'up{{job="{job}"}}' in ALERTS.read_text(encoding="utf-8")
+
+
+def test_prometheus_gets_the_alerts_of_the_repository(helm: Helm, releases: dict[str, Rendered]) -> None:
+    given = releases["watched"].one("PrometheusRule")
+    assert given["metadata"]["labels"]["release"] == "prometheus"
+    (rules,) = helm.read(ALERTS.read_text(encoding="utf-8")).manifests
+    assert given["spec"] == rules
+    assert not releases["trusted"].of_kind("PrometheusRule")
 
 
 def test_grafana_gets_the_dashboard_of_the_repository(releases: dict[str, Rendered]) -> None:

@@ -89,6 +89,8 @@ def with_workers(**values: Any) -> dict[str, Any]:
         (with_workers(minAvailable=4), "workers.minAvailable: nodes could never be drained"),
         (with_workers(topologySpreadConstraints=[{"maxSkew": 1}]), "missing properties 'topologyKey'"),
         (TRUSTED | {"metrics": {"serviceMonitor": {"enabled": True}}}, "needs dashboard.service: true"),
+        (TRUSTED | {"metrics": {"prometheusRule": {"enabled": True}}}, "needs metrics.serviceMonitor.enabled: true"),
+        (TRUSTED | {"metrics": {"prometheusRule": {"rules": []}}}, "additional properties 'rules' not allowed"),
         (TRUSTED | {"dashboard": {"enabled": False, "service": True}}, "needs dashboard.enabled: true"),
         (TRUSTED | {"dashboard": {"hosts": ["http://a"]}}, "at '/dashboard/hosts/0': 'http://a' does not match"),
         (

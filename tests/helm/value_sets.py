@@ -92,6 +92,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         "dashboard": {"service": True},
         "metrics": {
             "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
             "grafanaDashboard": {"enabled": True},
         },
         "networkPolicy": {"enabled": True, "viewers": [{"namespaceSelector": {}}]},

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from gem_server.telemetry.problems import KINDS
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.waiting import eventually_async
@@ -40,6 +41,25 @@ def expressions() -> Iterator[str]:
     for panel in BOARD["panels"]:
         for target in panel["targets"]:
             yield (target["expr"].replace("$instance", ".*").replace("$worker", ".*").replace("$__rate_interval", "1m"))
+
+
+def alerts() -> dict[str, str]:
+    """The text of each alert, by its name."""
+    parts = re.split(r"^ +- (?:alert|record): ", ALERTS, flags=re.MULTILINE)[1:]
+    return {part.partition("\n")[0]: part for part in parts if part.startswith("Gemps")}
+
+
+def alert_expressions() -> list[str]:
+    """Of alerts and recorded series, each in one line."""
+    found = re.findall(r"^ +expr: (?:>-\n)?(.*?)\n(?= +(?:for|labels|- alert):)", ALERTS, re.MULTILINE | re.DOTALL)
+    assert len(found) == ALERTS.count("expr:")
+    return [" ".join(one.split()) for one in found]
+
+
+def headings() -> set[str]:
+    """What links to the page about alerts can name."""
+    page = (FOLDER.parents[1] / "docs" / "alerts.md").read_text(encoding="utf-8")
+    return {heading.lower() for heading in re.findall(r"^#+ ([\w-]+)$", page, re.MULTILINE)}
 
 
 @asynccontextmanager
@@ -73,15 +93,59 @@ async def prometheus(target: str, folder: Path) -> AsyncIterator[str]:
 async def test_every_metric_that_is_asked_for_is_exported(serve: Serve, tmp_path: Path) -> None:
     text = await metrics_text(await run_with_everything(serve, tmp_path))
     exported = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
-    asked = set(re.findall(r"(?:gemps|process)_\w+", ALERTS + " ".join(expressions()))) | {
+    asked = set(re.findall(r"(?:gemps|process)_\w+", " ".join([*alert_expressions(), *expressions()]))) | {
         variable["query"]["query"].partition("(")[2].partition(",")[0].partition("{")[0]
         for variable in BOARD["templating"]["list"]
     }
     assert asked - exported == set()
+    labels = {
+        (sample.name, name, value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        for name, value in sample.labels.items()
+    }
+    chosen = re.findall(r'(gemps_\w+)\{(\w+)="(\w+)"\}', " ".join(alert_expressions()))
+    assert len(chosen) == 6
+    assert [one for one in chosen if one not in labels] == []
     page = (FOLDER.parents[1] / "docs" / "watching.md").read_text(encoding="utf-8")
     told = set(re.findall(r"`(gemps_\w+[a-z])[`{]", page))
     assert len(told) > 15
     assert told - exported - {name.removesuffix("_bucket") for name in exported} == set()
+
+
+def test_each_alert_has_a_severity_and_a_chapter_of_the_page() -> None:
+    assert len(alerts()) == ALERTS.count("- alert:")
+    for name, text in alerts().items():
+        assert re.search(r"\n +severity: (critical|warning|info)\n", text), name
+        (chapter,) = re.findall(r"\n +runbook: docs/alerts\.md#(\S.*)\n", text + "\n")
+        assert chapter == "{{ $labels.kind }}" or chapter in headings(), name
+        assert name.lower() in headings()
+
+
+def test_each_kind_of_problem_has_a_chapter_of_the_page() -> None:
+    assert [kind for kind in KINDS if kind not in headings()] == []
+
+
+async def test_a_server_that_ends_with_its_run_waits_until_prometheus_has_seen_it(serve: Serve) -> None:
+    serving = await serve(dashboard="127.0.0.1:0", commits=1, exit_when_finished=True)
+    (worker,) = await serving.training(1)
+    seen: list[str] = []
+
+    async def scrape() -> None:
+        while True:
+            seen.append(await metrics_text(serving))
+            await asyncio.sleep(3)
+
+    scraping = asyncio.create_task(scrape())
+    try:
+        await eventually_async(lambda: len(seen) == 2)
+        await worker.commit(worker.delta(0))
+        await worker.leave()
+        await asyncio.wait_for(serving.server.wait_until_done(), PATIENCE)
+        assert 'gemps_run_state{state="finished"} 0.0' in seen[1]
+        assert 'gemps_run_state{state="finished"} 1.0' in seen[2]
+    finally:
+        scraping.cancel()
 
 
 def test_panels_do_not_lie_upon_each_other_and_each_says_what_it_shows() -> None:
@@ -104,6 +168,14 @@ async def test_prometheus_finds_nothing_to_complain_of(serve: Serve, tmp_path: P
         checked = promtool("check", what, FOLDER / file)
         assert checked.returncode == 0, checked.stdout + checked.stderr
         assert "lint" not in checked.stdout + checked.stderr
+
+
+@needs_prometheus
+def test_alerts_begin_and_end_when_they_should() -> None:
+    tests = Path(__file__).with_name("alerts.test.yml")
+    checked = promtool("test", "rules", tests)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert [name for name in alerts() if f"alertname: {name}" not in tests.read_text(encoding="utf-8")] == []
 
 
 @needs_prometheus
@@ -134,6 +206,6 @@ async def test_prometheus_scrapes_a_run_and_answers_what_the_dashboard_asks(serv
         for expression in expressions():
             assert await value(expression) is not None, expression
         rules = [rule for group in (await ask("rules"))["groups"] for rule in group["rules"]]
-        assert len(rules) == ALERTS.count("- alert:")
+        assert len(rules) == ALERTS.count("expr:")
         assert {rule["name"]: rule.get("lastError", "") for rule in rules if rule.get("lastError")} == {}
         assert await value("up") == 1

@@ -140,6 +140,9 @@ GEMPS_CLIENT_CREDENTIALS: /etc/gemps/credentials
 {{- if and .Values.metrics.serviceMonitor.enabled (not .Values.dashboard.service) -}}
 {{- fail "metrics.serviceMonitor needs dashboard.service: true, since the dashboard's port serves /metrics" -}}
 {{- end -}}
+{{- if and .Values.metrics.prometheusRule.enabled (not .Values.metrics.serviceMonitor.enabled) -}}
+{{- fail "metrics.prometheusRule needs metrics.serviceMonitor.enabled: true, since its alerts are about what that scrapes" -}}
+{{- end -}}
 {{- if .Values.networkPolicy.enabled -}}
 {{- if and .Values.dashboard.service (not .Values.networkPolicy.viewers) -}}
 {{- fail "networkPolicy.viewers: nothing could reach the dashboard and its /metrics: name the pods that may" -}}
