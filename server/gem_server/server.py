@@ -29,7 +29,6 @@ from gem_server.lifecycle import (
     DelayedCollection,
     FatalError,
     RunTimes,
-    Scrapes,
     describe_waiting,
     reason_to_exit,
 )
@@ -56,6 +55,7 @@ from gem_server.service.membership_handler import MembershipHandler, Ports
 from gem_server.service.operations import Operations
 from gem_server.service.pull_handler import PullHandler
 from gem_server.service.run_settings import RunSettingsMessages
+from gem_server.service.scrapes import Scrapes
 from gem_server.service.shard_status import ShardList
 from gem_server.service.shared_memory_socket import SharedMemorySocket
 from gem_server.service.status import Observed, Status

@@ -1,7 +1,8 @@
 """When a server that ends with its run may end: the decision alone, on a clock of the test's own."""
 
 import pytest
-from gem_server.lifecycle import Scrapes, reason_to_exit
+from gem_server.lifecycle import reason_to_exit
+from gem_server.service.scrapes import Scrapes
 
 FINISHED_AT = 1000.0
 

@@ -3,8 +3,8 @@
 import logging
 from functools import partial
 
-from gem_server.lifecycle import Scrapes
 from gem_server.service.history_handler import HistoryHandler
+from gem_server.service.scrapes import Scrapes
 from gem_server.service.status import Status
 from gem_server.settings import ServerSettings
 from gem_server.web.dashboard import Dashboard

@@ -18,7 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from gem_server.lifecycle import Scrapes
+from gem_server.service.scrapes import Scrapes
 from gem_server.service.status import PROBLEM_KINDS
 
 MAX_WORKERS = 256
