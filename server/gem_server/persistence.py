@@ -202,6 +202,16 @@ class Persistence:
         if newest is None or not await asyncio.to_thread(self._says_all, newest):
             await writer.write_last()
 
+    def describe_unsaved(self) -> str:
+        """Say what is lost after `write_last` has failed."""
+        newest = self.checkpointer.newest_version if self.checkpointer is not None else None
+        if newest is None:
+            return "there is no earlier one, so this run is lost"
+        if self.log is not None:
+            return "no acknowledged commit is lost, because the log has them: start with --resume"
+        count = self._central.clock - newest.clock
+        return f"--resume continues from clock {newest.clock}, and the {count} commits after it are lost"
+
     def release(self) -> None:
         """Unlock the directory. Idempotent."""
         if self._lock is not None:

@@ -89,6 +89,8 @@ async def run(settings: ServerSettings, files: Files | None = None) -> int:
     try:
         await server.stop()
     except (OSError, StorageError) as error:
-        logger.critical("the last checkpoint could not be written: %s", error)
+        logger.critical(
+            "the last checkpoint could not be written: %s; %s", error, server.persistence.describe_unsaved()
+        )
         code = EXIT_FAILED
     return code

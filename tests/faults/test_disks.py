@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gem_server.durability import recovery
+from gem_server.durability import checkpointer, recovery
 from gem_server.durability.files import Files, StorageError
 from gem_server.server import Server
 from gemps.v1 import operations_pb2, parameters_pb2, run_pb2, status_pb2
@@ -203,6 +203,63 @@ async def test_nobody_trains_on_first_parameters_that_are_not_on_disk(
         await later.commit(later.delta(1))
         serving.server.problem_watch.look()
         assert "checkpoint-failed" not in {one.kind for one in (await serving.status()).problems}
+
+
+async def test_a_disk_that_stays_full_is_logged_once_and_again_after_it_had_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Attempts come every two seconds, and a line for each would fill the log of a run over night."""
+    monkeypatch.setattr(checkpointer, "RETRY_SECONDS", 0.01)
+
+    def reports() -> int:
+        return sum(getattr(record, "event", "") == "no-checkpoint" for record in caplog.records)
+
+    disk = CountingDisk(errno.ENOSPC)
+    async with serving_on(tmp_path, disk, durability="interval") as serving:
+        (worker,) = await serving.training(1)
+        for times in (1, 2):
+            disk.failing = {"allocate", "sync"}
+            before = disk.failures
+            await worker.commit(worker.delta(times))
+            serving.server.persistence.soon()
+            while disk.failures < before + 10:
+                await asyncio.sleep(0.01)
+            assert reports() == times
+            disk.failing = set()
+            await serving.stub.Control(CHECKPOINT)
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        ("interval", "--resume continues from clock 2, and the 3 commits after it are lost"),
+        ("commit", "no acknowledged commit is lost, because the log has them: start with --resume"),
+    ],
+)
+async def test_what_is_lost_if_the_last_checkpoint_finds_no_room(tmp_path: Path, level: str, expected: str) -> None:
+    disk = FailingDisk(errno.ENOSPC)
+    async with serving_on(tmp_path, disk, durability=level) as serving:
+        (worker,) = await serving.training(1)
+        await worker.commit(worker.delta(0))
+        await serving.stub.Control(CHECKPOINT)
+        for seed in (1, 2, 3):
+            await worker.commit(worker.delta(seed))
+        disk.failing = {"allocate", "sync"}
+        await serving.close()
+        with pytest.raises(OSError, match="No space left on device"):
+            await serving.server.stop()
+        assert serving.server.persistence.describe_unsaved() == expected
+    recovered = recovery.recover(tmp_path)
+    assert recovered is not None
+    assert recovered.whole.clock == (2 if level == "interval" else 5)
+
+
+class CountingDisk(FailingDisk):
+    failures = 0
+
+    def _maybe(self, what: str) -> None:
+        self.failures += what in self.failing
+        super()._maybe(what)
 
 
 @pytest.mark.parametrize("what", ["write", "sync", "allocate"])

@@ -24,6 +24,7 @@ from gem_server.state.buffers import Buffers
 from gem_server.state.central_variable import CentralVariable
 from gem_server.state.kept_rule import KeptRule, kept_vectors, rule_record
 from gem_server.version import Version
+from gem_server.waiting_notice import WaitingNotice
 
 # After a full disk.
 RETRY_SECONDS = 2.0
@@ -66,6 +67,8 @@ class Checkpointer:
         self._is_required = False
         self._first: list[asyncio.Future[None]] = []
         self._commits = 0
+        self._notice = WaitingNotice()
+        self._reported = ""  # the failure that the log has, until a checkpoint is written
         self.error = ""  # why the last attempt failed; empty: it did not
         self.newest: Path | None = None
         self.newest_version: Version | None = None
@@ -116,17 +119,21 @@ class Checkpointer:
                 except StorageError:
                     return
                 except (OSError, RefusedError) as error:
-                    stands = "the one before it stands" if self.newest is not None else "there is none yet"
-                    logger.warning(
-                        "no checkpoint (%s); %s, and this one is tried again",
-                        error,
-                        stands,
-                        extra={"event": "no-checkpoint", "error": str(error)},
-                    )
+                    self._report_failure(str(error))
                     self._resolve_first(error)
                     self._is_required |= is_required
                     await asyncio.sleep(RETRY_SECONDS)
                     self._due.set()
+
+    def _report_failure(self, error: str) -> None:
+        """Log why there is no checkpoint: at once, and then at growing intervals for as long as it is the same."""
+        lasts = self._notice.check(self._clock(), waits=True)
+        if error == self._reported and lasts is None:
+            return
+        self._reported = error
+        stands = "the one before it stands" if self.newest is not None else "there is none yet"
+        about = {"event": "no-checkpoint", "error": error}
+        logger.warning("no checkpoint (%s); %s, and this one is tried again", error, stands, extra=about)
 
     async def write(self) -> Path:
         """Write while commits continue. Raises OSError if the disk is full, TOO_MANY, StorageError."""
@@ -296,7 +303,8 @@ class Checkpointer:
             remove_before(self._files, self._data_dir / LOG, None)
         self.newest_version = version
         self.written_at = self._clock()
-        self.error = ""
+        self.error = self._reported = ""
+        self._notice.check(self.written_at, waits=False)
         self._resolve_first(None)
         about = {"event": "checkpoint", "clock": version.clock, "path": str(self.newest)}
         logger.info("checkpoint of clock %d: %s", version.clock, self.newest, extra=about)
