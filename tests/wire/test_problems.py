@@ -128,7 +128,7 @@ async def test_a_certificate_that_expires_and_is_renewed(
     if severity:
         found = await until(serving, "certificate")
         assert found.severity == severity
-        assert found.text.startswith("the certificate in tls.cert ")
+        assert found.text.startswith(f"the certificate in tls.cert {certificate} ")
         authority.pair("server", days=40).write(tmp_path, "server")
     await until_over(serving, "certificate")
 

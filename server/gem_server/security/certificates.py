@@ -10,28 +10,32 @@ from gem_server.security.watched_files import UnusableFileError, read_text
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Matching PEM texts and their TLS context. `client_ca` None: no client certificates required."""
+    """Matching PEM texts and their TLS context.
+
+    client_ca: None if clients need no certificates.
+    expiries: when the first certificate of each file expires, in seconds since 1970, by the setting and its file.
+    """
 
     certificate: bytes
     key: bytes = field(repr=False)
     client_ca: bytes | None
     context: ssl.SSLContext
-
-    @property
-    def expiries(self) -> dict[str, float]:
-        """When the first certificate of each file expires, in seconds since 1970, by the name of the setting."""
-        ends = {"tls.cert": find_expiries(self.certificate), "tls.client_ca": find_expiries(self.client_ca or b"")}
-        return {name: min(found) for name, found in ends.items() if found}
+    expiries: dict[str, float]
 
 
 def read_certificates(certificate: Path, key: Path, client_ca: Path | None) -> Certificates:
     """Validate the files. Raises UnusableFileError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    texts = {f"tls.cert {certificate}": read_text(certificate, "tls.cert").encode()}
+    if client_ca is not None:
+        texts[f"tls.client_ca {client_ca}"] = read_text(client_ca, "tls.client_ca").encode()
+    ends = {place: find_expiries(text) for place, text in texts.items()}
     found = Certificates(
-        read_text(certificate, "tls.cert").encode(),
+        texts[f"tls.cert {certificate}"],
         read_text(key, "tls.key").encode(),
-        read_text(client_ca, "tls.client_ca").encode() if client_ca is not None else None,
+        texts.get(f"tls.client_ca {client_ca}"),
         context,
+        {place: min(dates) for place, dates in ends.items() if dates},
     )
     try:
         context.load_cert_chain(certificate, key, password=_no_password)

@@ -211,7 +211,7 @@ class Facts:
         checkpoints: None without a data directory.
         disk: None without a data directory, or if it cannot be asked.
         log_room: None: there is no log, or it never lacked room.
-        expiries: seconds until certificates expire, by the name of the setting.
+        expiries: seconds until certificates expire, by the setting and its file.
         reload_errors: why files could not be read again, by the name of the setting.
         workers: all that are known.
         commits: applied commits of this server process.
