@@ -50,6 +50,7 @@ def test_a_worker_of_another_run_is_refused_for_good_by_a_sentence_with_both_nam
         with pytest.raises(ServerRefusedError, match=r"the run 'cifar' .* run is 'digits'") as refused:
             connect(server, "w").join()
         assert (refused.value.reason, refused.value.is_final) == ("RUN", True)
+        assert refused.value.__context__ is None, "its traceback would begin with gRPC's, which says the same"
         assert status(server)["workers"] == []
 
 

@@ -395,12 +395,14 @@ class ClientSession:
                 return call()
             except grpc.RpcError as error:
                 reason = failure(error)
-                if isinstance(reason, TornCallError):
-                    self.patience.torn(reason)
-                elif reason.reason in raises:
-                    raise reason from None
-                else:
-                    self.patience.wait_as_asked(reason, bounded=bounded)
+            # Outside the except block, so that what is raised here does not drag the traceback of gRPC's error along,
+            # which says the same.
+            if isinstance(reason, TornCallError):
+                self.patience.torn(reason)
+            elif reason.reason in raises:
+                raise reason
+            else:
+                self.patience.wait_as_asked(reason, bounded=bounded)
 
     def _check(self, membership: Membership) -> None:
         chosen = (membership.delta_wire_type, membership.parameter_wire_type)
