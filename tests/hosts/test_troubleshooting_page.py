@@ -58,6 +58,8 @@ def patterns() -> list[re.Pattern[str]]:
             for parts in texts(ast.parse(path.read_text(encoding="utf-8"))):
                 if sum(len(part.strip()) for part in parts) >= LEAST_TEXT:
                     literal = [re.escape(part) for part in parts]
+                    if parts[0][:1].islower():  # what to do about a problem becomes a sentence where it is shown
+                        literal[0] = f"[{parts[0][0]}{parts[0][0].upper()}]{re.escape(parts[0][1:])}"
                     pattern = "(.*?)".join(literal).removeprefix("(.*?)")
                     found.append(re.compile(re.sub(r"\(\.\*\?\)$", f"(.{{0,{LONGEST_LAST}}})", pattern)))
     return found

@@ -102,12 +102,12 @@ def test_the_end_of_the_run_is_absorbed_and_every_step_of_the_budget_counts(tmp_
             assert torch.equal(model.state_dict()[name], value)
 
 
-def test_a_worker_that_joins_a_finished_run_gets_the_parameters_and_ends_at_its_first_step() -> None:
+def test_a_worker_that_comes_back_to_a_finished_run_gets_the_parameters_and_ends_at_its_first_step() -> None:
     model, late = make("perceptron", 1), make("perceptron", 2)
     with ServerThread(commits=3) as server:
         with connect(server, model) as ps:
             train(ps, 10)
-        with connect(server, late, name="late") as ps:
+        with connect(server, late) as ps:
             assert all(torch.equal(late.state_dict()[name], value) for name, value in model.state_dict().items())
             with pytest.raises(RunFinishedError):
                 train(ps, 1)

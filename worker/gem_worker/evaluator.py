@@ -30,6 +30,8 @@ from gem_worker.settings import WorkerSettings
 _LOOK = 1.0
 # Seconds.
 _END_PATIENCE = 10.0
+# Seconds. A signal that comes just before a wait is handled only when the wait ends, so none may be without a limit.
+_SIGNAL_SECONDS = 1.0
 
 _Answer = TypeVar("_Answer")
 
@@ -217,8 +219,10 @@ class _Watch:
 
     def next(self, timeout: float | None) -> dict[str, Any] | None:
         """Next report; None after `timeout` seconds. Raises the stream's error."""
+        until = math.inf if timeout is None else time.monotonic() + timeout
         with self._changed:
-            self._changed.wait_for(lambda: self._is_new or self._error is not None, timeout)
+            while not self._is_new and self._error is None and (left := until - time.monotonic()) > 0:
+                self._changed.wait(min(left, _SIGNAL_SECONDS))
             if self._error is not None:
                 raise self._error
             if not self._is_new:
