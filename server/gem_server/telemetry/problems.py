@@ -363,7 +363,7 @@ def _disk_space(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         kind="disk-space",
         severity=Severity.WARNING if has_one else Severity.CRITICAL,
-        text=f"the disk of {disk.place} has {_mebibytes(disk.free)} free, and the next checkpoint takes "
+        text=f"the disk of {disk.place} has {_mebibytes(disk.free)} free, and the next checkpoint may take "
         f"{_mebibytes(wanted)}",
         fix="free some room, or move the data directory to a larger disk (stop the server, copy it, and start with "
         "--resume)",
