@@ -200,6 +200,7 @@ class Calls:
                 "time; open the port, or set GEMPS_CLIENT_LANE=false",
                 port,
                 why,
+                extra={"event": "lane-closed"},
             )
 
     def renew(self) -> None:
