@@ -36,8 +36,8 @@ from gem_core.aligned import aligned_copy
 from gem_core.norm import sampled_norm
 
 Float32 = NDArray[np.float32]
-Bad = Literal["nobody", "gradients x 100", "one batch x 1000"]
-BAD: tuple[Bad, ...] = ("nobody", "gradients x 100", "one batch x 1000")
+Bad = Literal["none", "gradients x 100", "one batch x 1000"]
+BAD: tuple[Bad, ...] = ("none", "gradients x 100", "one batch x 1000")
 PAGES = Path(__file__).resolve().parents[1] / "docs"
 # Of direction rms.
 BETA2, EPSILON, MOST, RMS_ETA = 0.999, 1e-8, 5.0, 0.002
@@ -84,7 +84,7 @@ def regression(freedom: float) -> Task:
 
 
 class Lstm(nn.Module):
-    """Predicts each next character."""
+    """A small model that predicts each next character."""
 
     def __init__(self, characters: int) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Lstm(nn.Module):
         self._head = nn.Linear(64, characters)
 
     def forward(self, text: Tensor) -> Tensor:
-        """Logits of each next character."""
+        """Return the logits of each next character."""
         logits: Tensor = self._head(self._lstm(self._embedding(text))[0])
         return logits
 
@@ -137,7 +137,7 @@ class Rms:
         self._steps = 0
 
     def __call__(self, gradient: Float32) -> Float32:
-        """The direction."""
+        """Return the direction of the gradients as one vector."""
         self._steps += 1
         self._squares += np.float32(1 - BETA2) * (gradient * gradient - self._squares)
         root = np.sqrt(self._squares / (1 - BETA2**self._steps)) + np.float32(EPSILON)
@@ -155,7 +155,7 @@ class Outcome:
 
 
 def run(task_name: str, workers: int, seed: int, bad: Bad, factor: float, direction: str) -> Outcome:
-    """Simulate one run; `factor` as limits.delta_norm."""
+    """Simulate one run. `factor` is the setting limits.delta_norm."""
     torch.manual_seed(seed)
     task = TASKS[task_name]()
     eta = task.eta if direction == "gradient" else RMS_ETA
@@ -207,7 +207,7 @@ def order(workers: int, commits: int, seed: int) -> Iterator[int]:
 
 def _factor(bad: Bad, rank: int, *, is_half: bool) -> float:
     """What a worker's gradient is multiplied by; `is_half`: in this step, which is the middle one of its run."""
-    if rank or bad == "nobody":
+    if rank or bad == "none":
         return 1.0
     if bad == "gradients x 100":
         return 100.0
@@ -215,7 +215,7 @@ def _factor(bad: Bad, rank: int, *, is_half: bool) -> float:
 
 
 def main() -> None:
-    """Run everything; print a table."""
+    """Simulate all runs, and print a table of their results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=["digits", "heavy", "text"])
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 16], help="numbers of workers (default 4 16)")

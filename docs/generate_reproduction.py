@@ -93,7 +93,7 @@ class Page:
 
     @property
     def text(self) -> Path:
-        """The path of the page."""
+        """Return the path of the page that is generated."""
         return DOCS / f"{self.name}.md"
 
     def figures(self) -> list[str]:

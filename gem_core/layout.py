@@ -254,7 +254,7 @@ class Layout:
         return "\n".join(lines) + "\n"
 
     def first_difference(self, other: Layout) -> str | None:
-        """Describe the first difference from `other`. None if there is none."""
+        """Describe the first difference from `other`, or return None if both are equal."""
         if self.digest == other.digest:
             return None
         for index, (ours, theirs) in enumerate(zip(self.tensors, other.tensors, strict=False)):

@@ -1,7 +1,7 @@
 """The norm of a delta, before an update rule has applied it.
 
-A pass of its own over the decoded vector, whatever wire type brought it, and wherever its chunks were cut: so the same
-values have the same norm over all transports. It is summed as the statistics of kernel.py are: strips in float32, and
+It is computed in a separate pass over the decoded vector. So the same values have the same norm over all transports,
+with all wire types and all sizes of chunks. It is summed as the statistics of kernel.py are: strips in float32, and
 in float64 where that is unreliable. Another processor may add in another order.
 
 Of a vector with many strips only some are looked at, evenly spread: MOST_STRIPS to twice as many. That is enough to

@@ -34,7 +34,7 @@ class Replayed:
         lost: commits that were applied, and then lost in a restart.
         missing: commits that count, and are not in the trace.
         compared_starts: restarts whose recovered parameters were equal to those of the replay.
-        torn_at: offset of an incomplete last record. None if there is none.
+        torn_at: offset of an incomplete last record, or None.
     """
 
     layout: Layout

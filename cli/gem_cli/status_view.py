@@ -163,13 +163,13 @@ def plain_report(status: Status) -> str:
 
 
 def problems(status: Status) -> Sequence[Status]:
-    """What is wrong, worst first."""
+    """Return the problems of the run, the worst ones first."""
     found: Sequence[Status] = status.get("problems", ())
     return found
 
 
 def severity(problem: Status) -> str:
-    """`CRITICAL` or `WARNING`."""
+    """Return the severity of a problem: `CRITICAL` or `WARNING`."""
     found = str(problem.get("severity", "")).rpartition("SEVERITY_")[2]
     return found if found in _SEVERITIES else "WARNING"
 

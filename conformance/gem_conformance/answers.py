@@ -314,7 +314,7 @@ def send_commit_reply(play: Play, **delivery: Unpack[Delivery]) -> None:
 
 
 def _note_finished(play: Play, where: str) -> None:
-    """Record that the candidate was told in `where` that the run is finished, so that no further commit may come."""
+    """Record that the answer `where` reported the run as finished, so the candidate may not commit any more."""
     expected = "Leave, and the end of the process with status 0"
     play.disturbance = Disturbance(f"announced in {where} that the run is finished", expected, Place.RUN)
     play.forbidden = Forbidden(frozenset({"Commit", "Initialize"}), FaultName.IGNORED_FINISHED, expected, Place.RUN)

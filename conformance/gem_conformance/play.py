@@ -72,7 +72,7 @@ class Play:
         digest, join_digest: the layout digest in the headers of parameters, and the one in the answer to Join.
         lane: the listener for connections to the lane; None if the answer to Join offers no lane.
         lost_reason: the reason of refusals for calls of a session that the server has lost, such as UNKNOWN_SESSION.
-        late_commit: a complete commit that is not applied before the session's next call; None if there is none.
+        late_commit: a complete commit that the server applies only at the session's next call, or None.
         sent_bytes: how many bytes of the newest transfer's payload were sent; a pull may resume there.
         transfers: the number of transfers of parameters so far.
         disturbance: the last failure that the kit caused, to which the candidate must react; None if it has reacted.

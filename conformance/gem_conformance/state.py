@@ -113,7 +113,7 @@ class Session:
         open_attempt: the commit whose outcome the candidate does not know; None if it knows all.
         refused_payload: the payload that was refused for its values and must not come again.
         early_proceed: the Commit stream and the sequence for which a reply has already brought the proceed.
-        announced_eta, previous_eta: the learning rate that the candidate was told last, and the one before that.
+        announced_eta, previous_eta: the learning rate that was sent to the candidate last, and the one before it.
         residual: what lossy deltas have left out up to the newest one; None if deltas are not lossy.
     """
 

@@ -23,7 +23,7 @@ _HEADER = struct.Struct("<IB")
 
 
 class Kind(IntEnum):
-    """A kind of frames."""
+    """Says what a frame is for."""
 
     HELLO = 1
     WELCOME = 2
@@ -35,7 +35,7 @@ class Kind(IntEnum):
 
 
 class State(IntEnum):
-    """A state of the connection."""
+    """Says which frames are legal on the connection now."""
 
     HELLO = 0
     IDLE = 1
@@ -45,7 +45,7 @@ class State(IntEnum):
 
 
 class Side(Enum):
-    """An end of the connection."""
+    """Says which of the two peers a connection object belongs to."""
 
     WORKER = "worker"
     SERVER = "server"

@@ -312,7 +312,7 @@ class Persistence:
             raise StartupError(f"{error}: check the disk") from error
 
     async def _wait_durable(self) -> None:
-        # Clock 1 is the first parameters. Nobody gets them before they are durable (`first_is_written`), and a server
-        # whose disk is full until then has to answer: what is the matter is in its status.
+        # Clock 1 is the first parameters. No worker gets them before they are durable (`first_is_written`). A
+        # server whose disk is full until then still has to answer, because its status reports the problem.
         if self.log is not None and self._central.clock > 1:
             await self.log.until(self._central.clock)

@@ -63,17 +63,17 @@ class Watched:
 
 @dataclass(slots=True)
 class _Files:
-    """What the thread read last."""
+    """Results of the last reading of files, which a thread did."""
 
     disk: tuple[int, int, int] | None = None
     expiries: dict[str, float] = field(default_factory=dict)
 
 
 class ProblemWatch:
-    """Owns the list. Event loop thread only."""
+    """Keeps the list of problems up to date. Only the event loop's thread may use it."""
 
     def __init__(self, watched: Watched, clock: Callable[[], float]) -> None:
-        """`clock`: seconds, never going back."""
+        """`clock` returns seconds that never decrease."""
         self.problems = Problems(clock)
         self._watched = watched
         self._clock = clock
@@ -85,12 +85,12 @@ class ProblemWatch:
         self._trained = 0.0  # seconds of training when the newest commit was seen
 
     def look_if_due(self) -> None:
-        """Call a few times a second."""
+        """Look if LOOK_SECONDS have passed. The server calls this a few times a second."""
         if self._clock() >= self._due:
             self.look()
 
     def look(self) -> None:
-        """Look now."""
+        """Renew the list of problems now, and have the files read for the next look."""
         now = self._clock()
         self._due = now + LOOK_SECONDS
         if self._reading is None:
@@ -108,7 +108,7 @@ class ProblemWatch:
         self._files = reading.result()
 
     def _read_files(self) -> _Files:
-        """On a thread."""
+        """Read the disk and the files of certificates and tokens. This may block, so it runs on a thread."""
         seen, found = self._watched, _Files()
         if seen.checkpointer is not None:
             try:

@@ -24,7 +24,7 @@ HANG_UP_EXIT = 128 + signal.SIGHUP
 
 
 class Session:
-    """A command that leads a session, on a terminal of its own that shows what it writes to nobody."""
+    """A command that leads a session on its own terminal, whose output is read and discarded."""
 
     def __init__(self, arguments: list[str]) -> None:
         self._leader, follower = pty.openpty()

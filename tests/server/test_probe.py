@@ -15,7 +15,7 @@ from tests.server_settings import server_settings
 
 
 class Lacking(Files):
-    """A file system without one operation."""
+    """A file system on which one operation fails."""
 
     def __init__(self, operation: str, error: int = errno.EPERM) -> None:
         self.calls = 0

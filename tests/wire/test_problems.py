@@ -104,7 +104,7 @@ async def test_a_nearly_full_disk_that_slows_a_durable_run_down(tmp_path: Path, 
         (worker,) = await serving.training(1, LARGE)
 
         async def commit(seed: int = 0) -> None:
-            """As a worker does that is told to try again."""
+            """Call again until the server accepts it, as a worker does after a refusal with RetryInfo."""
             while True:
                 prepared = worker.prepare(worker.delta(seed))
                 outcome = await answered_or_refused(worker.commit_on_new_stream(prepared), "STORAGE_FULL")

@@ -1,12 +1,12 @@
 """The exit status of a script that ends by an error of its worker.
 
-Supervisors start a process again that has failed. `gemps train`, `gemps launch` (on Ray, Slurm and Spark), the systemd
-units and the Helm chart do not where it ends with FINAL, because neither waiting nor starting that worker again would
-help, or with FINISHED_BEFORE: the run at that address was finished before the worker came to it for the first time. But
-Python ends with FAILED after any error that nothing catches. Only `sys.excepthook` can change that, so a script that
-makes a `ParameterServer` has it wrapped: the hook that was there before prints the traceback, and errors other than the
-final ones of gemps end the script as ever. In interactive sessions, and for errors that the script catches, nothing
-changes.
+Supervisors restart a process that has failed. `gemps train`, `gemps launch` (Ray, Slurm and Spark), the systemd units
+and the Helm chart do not restart a worker that ends with one of two statuses: FINAL, because neither waiting nor a
+restart would help, and FINISHED_BEFORE, because the run was finished before this worker reached it for the first time.
+
+Python ends with FAILED after any error that the script does not catch, and only `sys.excepthook` can change that. So a
+`ParameterServer` wraps this hook. The hook that was there before prints the traceback, and all other errors end the
+script with FAILED as before. Nothing changes in interactive sessions, and for errors that the script catches.
 """
 
 import sys

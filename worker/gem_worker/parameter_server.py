@@ -607,7 +607,7 @@ class ParameterServer:
 
     @property
     def run_settings(self) -> RunSettings:
-        """The settings of the run."""
+        """Return the settings of the run."""
         return self.membership.run_settings
 
     @property

@@ -1,6 +1,6 @@
 """The handler of SIGTERM, and of SIGHUP, which the end of a terminal sends.
 
-A process that ignores SIGHUP when its block begins, as under nohup, goes on ignoring it.
+If the process ignores SIGHUP when the block begins, as under nohup, it is still ignored within the block.
 """
 
 import os

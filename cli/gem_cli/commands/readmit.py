@@ -1,4 +1,4 @@
-"""`gemps readmit`."""
+"""The command `gemps readmit`, which ends a worker's quarantine."""
 
 from typing import Annotated
 

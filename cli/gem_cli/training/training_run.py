@@ -86,8 +86,8 @@ class Outcome:
 class Interrupts:
     """Counts SIGINT, SIGTERM and the end of the terminal (SIGHUP) while active.
 
-    A process that ignores SIGHUP, as under nohup, goes on ignoring it. The kernel and the shell may both report the end
-    of a terminal, so it counts once, and only if nothing else has interrupted before.
+    If the process ignores SIGHUP, as under nohup, it still does so. The kernel and the shell may both report the end
+    of a terminal, so SIGHUP counts once, and only if no other signal has interrupted the run before.
     """
 
     def __init__(self) -> None:
@@ -273,7 +273,7 @@ class TrainingRun:
         terminate([*self._workers.children, *self._evaluators()], (signal.SIGINT, WORKER_GRACE))
 
     def _finish_run(self, follower: Follower) -> None:
-        """Finish the run when all workers have ended, although its budget is not spent, or there is none."""
+        """Finish the run when all workers have ended before its budget was spent, or without a budget."""
         self._record(follower.now(), follower.newest_history())
         seen = self._outcome.last_status
         if seen is None or status_view.state(seen) != "TRAINING":

@@ -1,4 +1,4 @@
-"""The registry of figures."""
+"""Finds the figures of the paper by their names."""
 
 from collections.abc import Sequence
 

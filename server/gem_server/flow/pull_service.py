@@ -70,8 +70,8 @@ class PullService:
     async def open(self, session: Session | None, call: Call, wanted: Wanted) -> Reader | Unchanged:
         """Wait for the pull's turn, and until its version is durable. The caller closes a Reader that is returned.
 
-        Nobody gets the first parameters before they are on disk, because all that workers make of them would be lost
-        with the server. Raises STORAGE_FULL if there is no room for them.
+        It waits until the first parameters are on disk, because all training from them would be lost with the server.
+        Raises STORAGE_FULL if there is no room for them.
         """
         if self._stored is not None and self._central.layout is not None:
             await self._stored()

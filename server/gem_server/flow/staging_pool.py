@@ -146,7 +146,7 @@ class StagingPool:
 
     @property
     def waiting(self) -> int:
-        """Number of waiting calls."""
+        """Return the number of calls that wait for a buffer."""
         return len(self._still_waiting())
 
     def prepare(self, layout: Layout) -> None:

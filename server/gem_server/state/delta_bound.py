@@ -39,7 +39,7 @@ ENOUGH = 3
 
 
 class Judgement(NamedTuple):
-    """What becomes of a delta.
+    """The decision about a delta.
 
     Attributes:
         factor: of the delta, from 0 to 1. 1: apply it as it is.

@@ -123,7 +123,7 @@ class Run:
             )
 
     def describe_identity(self) -> str:
-        """Name and id, for people."""
+        """Return the run's name and id as words for people."""
         return f"run {self.name} (id {self.identity})" if self.name else f"run {self.identity}"
 
     def consider_start(self, has_parameters: bool, workers: int) -> None:

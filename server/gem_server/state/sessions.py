@@ -24,7 +24,7 @@ from gem_server.state.workers import Worker, Workers, WorkerState
 # Number of ended sessions that are remembered, to distinguish an expired session from an unknown one.
 REMEMBERED_ENDED_SESSIONS = 4096
 SESSIONS_RETRY_SECONDS = 10.0
-# The reason of a LeaveRequest by which a worker says that it has done its part of the run, with a budget or without.
+# The reason of a LeaveRequest by which a worker reports that it has finished its part of the run.
 FINISHED_REASONS = ("done", "finished")
 
 

@@ -1,4 +1,4 @@
-"""Notices workers whose commits add nothing: for display, nothing follows from it.
+"""Notices workers whose commits add nothing. The result is only displayed.
 
 A worker that commits the same bytes again and again, under new sequences, repeats one gradient, or replays old ones. A
 worker whose losses are mostly not finite trains on broken data, or its copy of the model does not compute.
@@ -57,7 +57,7 @@ class Conduct:
 
     @property
     def habits(self) -> list[Habit]:
-        """Those that the worker has now."""
+        """Return the habits that the worker's last commits show."""
         found = []
         if self.repeats.is_habit:
             found.append(Habit.SAME_DELTAS)

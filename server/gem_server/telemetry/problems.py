@@ -72,7 +72,7 @@ FULL_MEMORY, NEARLY_FULL_MEMORY = 0.95, 0.85
 MISSING_SECONDS = 120.0
 
 # Refusals that say nothing about the health of a run: sessions and versions end with restarts, runs finish, and a crowd
-# waits. STORAGE_FULL has problems of its own.
+# waits. Other kinds of problems report STORAGE_FULL.
 NORMAL_REASONS = frozenset(
     reason.name
     for reason in (
@@ -242,10 +242,10 @@ class Facts:
 
 
 class Problems:
-    """The list. Event loop thread only."""
+    """The list of problems. Only the event loop's thread may use it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock`: seconds, never going back."""
+        """`clock` returns seconds that never decrease."""
         self._clock = clock
         self._since: dict[tuple[str, str], float] = {}
         self._logged: dict[tuple[str, str], Problem] = {}
@@ -291,7 +291,7 @@ class Problems:
 
 
 def find(facts: Facts) -> Iterator[Finding]:
-    """Return what all rules find."""
+    """Yield the findings of all rules."""
     for rule in RULES:
         yield from rule(facts)
 
@@ -446,7 +446,7 @@ def _gone_workers(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             kind="gone-workers",
             severity=Severity.WARNING,
-            text=f"the sessions of {_workers(gone)} expired without a word, and nobody has come back under these names",
+            text=f"the sessions of {_workers(gone)} expired without a Leave, and these workers have not come back",
             fix="look why they ended, and start them again; if they are gone for good, this ends an hour after their "
             "last call",
             workers=gone[:MOST_NAMES],
@@ -467,7 +467,7 @@ def _quarantined_workers(facts: Facts) -> Iterator[Finding]:
 
 
 def _habits(facts: Facts) -> Iterator[Finding]:
-    """Commits of workers add nothing."""
+    """Report workers whose commits add nothing."""
     for habit in Habit:
         names = [one.name for one in facts.workers if habit in one.habits]
         if names:
@@ -481,7 +481,7 @@ def _habits(facts: Facts) -> Iterator[Finding]:
 
 
 def _no_commits(facts: Facts) -> Iterator[Finding]:
-    """Workers train, and nothing is applied."""
+    """Report a run whose workers train while no commit is applied."""
     training = [one.name for one in facts.workers if one.trains]
     if not training or facts.is_finished or facts.waits_for:
         return
@@ -527,7 +527,7 @@ def _memory(facts: Facts) -> Iterator[Finding]:
 
 
 def _missing_workers(facts: Facts) -> Iterator[Finding]:
-    """The run waits for workers."""
+    """Report a run that waits for workers."""
     if facts.waits_for:
         yield Finding(
             kind="missing-workers",
@@ -539,7 +539,7 @@ def _missing_workers(facts: Facts) -> Iterator[Finding]:
 
 
 def _same_batches(facts: Facts) -> Iterator[Finding]:
-    """Workers train on the same batches."""
+    """Report workers that train on the same batches."""
     for names in facts.same_batches:
         yield Finding(
             kind="same-batches",
@@ -584,6 +584,6 @@ def _mebibytes(count: int) -> str:
 
 
 def _quoted(text: str) -> str:
-    """One line of bounded length."""
+    """Return a text as one line of bounded length."""
     line = " ".join(text.split())
     return line if len(line) <= MOST_QUOTED else f"{line[: MOST_QUOTED - 3]}..."

@@ -16,7 +16,7 @@ class RecentCommits:
     bits: int = 0
 
     def record(self, *, is_of_kind: bool) -> None:
-        """Take the next commit."""
+        """Record whether the next commit is of the kind."""
         self.bits = (self.bits << 1 | is_of_kind) & _ALL
 
     @property

@@ -24,10 +24,10 @@ class _Seen:
 
 
 class Refusals:
-    """Counts them. There are few reasons, so its size is bounded. Event loop thread only."""
+    """Counts refusals. Its size is bounded, because there are few reasons. Only the event loop's thread may use it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock`: seconds, never going back."""
+        """`clock` returns seconds that never decrease."""
         self._clock = clock
         self._by_reason: dict[str, _Seen] = {}
 

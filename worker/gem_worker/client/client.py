@@ -278,7 +278,7 @@ class Client:
 
     @property
     def shared_delta(self) -> memoryview | None:
-        """Shared memory to write a delta into, which saves a copy. None if there is none. Any call may replace it."""
+        """Shared memory to write a delta into, which saves a copy; else None. Calls may replace it."""
         if self._shards is not None:
             return None  # each server has its own
         shared = self._session.open_shared()

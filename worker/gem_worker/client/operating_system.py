@@ -29,7 +29,7 @@ def end_signals() -> tuple[signal.Signals, ...]:
 
 
 class Terminals:
-    """Which of the standard streams are terminals, and what becomes of them when their terminal closes.
+    """Knows which of the standard streams are terminals, and replaces them when their terminal closes.
 
     A write to a closed terminal fails with EIO. It must not keep a process from ending cleanly, so `replace_closed`,
     which a handler of SIGHUP calls, puts the null device in the place of the closed ones.

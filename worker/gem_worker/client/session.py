@@ -395,8 +395,8 @@ class ClientSession:
                 return call()
             except grpc.RpcError as error:
                 reason = failure(error)
-            # Outside the except block, so that what is raised here does not drag the traceback of gRPC's error along,
-            # which says the same.
+            # This is outside the except block, so that an error raised here is not shown together with gRPC's error,
+            # which has the same text.
             if isinstance(reason, TornCallError):
                 self.patience.torn(reason)
             elif reason.reason in raises:
