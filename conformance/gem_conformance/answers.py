@@ -156,7 +156,7 @@ def _join_response(play: Play) -> session_pb2.JoinResponse:
 
 
 def _close_open_commit(play: Play) -> None:
-    """End the session's open commit, as Join and Pull do. A commit whose footer has come is applied first."""
+    """End the session's open commit, as Join and Pull do. A commit whose footer has arrived is applied first."""
     late, play.late_commit = play.late_commit, None
     if late is not None:
         apply(play, late)

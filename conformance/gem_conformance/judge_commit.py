@@ -1,4 +1,4 @@
-"""Judges commits: the header as soon as it comes, the values once the payload is complete.
+"""Judges commits: the header when it arrives, the values when the payload is complete.
 
 The functions take the candidate's session and the message, and know nothing of the scenario. They raise a FaultError
 for what the contract forbids, and record in the session only the residual of lossy deltas.

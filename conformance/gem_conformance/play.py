@@ -45,7 +45,7 @@ __all__ = ["Play", "StoppedError"]
 _MOST_CALLS = 60
 # Seconds between two checks whether the other servers have reached the same step.
 _MEETING_POLL_SECONDS = 0.02
-# When a process ends, its connections break first. Seconds until the event of its exit must have come, too.
+# When a process ends, its connections break first. Seconds within which the event of its exit must follow.
 _EXIT_SECONDS = 0.5
 
 _Found = TypeVar("_Found")

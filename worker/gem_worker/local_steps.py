@@ -1,4 +1,4 @@
-"""Local steps, which a worker makes by itself between two commits.
+"""Local steps, which a worker makes between two commits without the server.
 
 Each gradient but the last moves the parameters: w <- w - rate * eta * step(gradient). The last one completes a commit,
 which is -eta times the direction of the sum of the gradients (rule easgd) or of their mean (rules agn and gem).

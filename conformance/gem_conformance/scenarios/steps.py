@@ -301,7 +301,7 @@ def commit(*, next_eta: float | None = None, others_after: bool = False) -> Step
 
 
 def answer_commit() -> Step:
-    """Await the payload of a commit whose header has come, apply the commit and reply."""
+    """Await the payload of a commit whose header has arrived, apply the commit and reply."""
     return _sequence("answer commit", await_payload(), apply(), send_reply())
 
 

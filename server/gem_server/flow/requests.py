@@ -86,11 +86,14 @@ class Unchanged:
 
 @dataclass(slots=True, eq=False)
 class CommitRequest(Request[Applied]):
-    """A valid commit, always applied. The queue owns `hold.buffer`, the session `base`; `eta`: in the delta.
+    """A valid commit, which is always applied. The queue owns `hold.buffer`, and the session owns `base`.
 
-    `payload`: the format of the BUFFERs in `hold.buffer`; None if the model has none. `decays`: of the recipe's groups,
-    or empty. `norm`: of the delta as it came; None where deltas are not bounded. `withheld`: the worker is quarantined,
-    so its delta counts as 0.
+    Attributes:
+        eta: the learning rate in the delta.
+        payload: the format of the BUFFERs in `hold.buffer`. None if the model has none.
+        decays: the decays of the recipe's groups, or empty.
+        norm: the norm of the delta that the worker sent. None if deltas are not bounded.
+        withheld: whether the worker is quarantined, so that its delta counts as 0.
     """
 
     session: Session

@@ -161,7 +161,7 @@ class StagingPool:
         return is_spare
 
     def promise_ends(self) -> None:
-        """Undo `promise`, when the commit has come, or will not come."""
+        """Undo `promise`, when the commit has arrived or will not be sent."""
         self._promised -= 1
 
     def try_acquire(self, session: Session, call: Call, purpose: Purpose) -> BufferLease | None:

@@ -140,7 +140,7 @@ class Session:
         return self.regions is not None and self.regions.delta is not None
 
     def silent_for(self, now: float) -> float:
-        """Seconds since the server heard of the worker; 0 while it receives something from it or owes it an answer."""
+        """Seconds since the server heard of the worker; 0 while it receives from the worker or has to answer it."""
         is_busy = self.open_calls > self.idle_calls
         return 0.0 if is_busy else max(0.0, now - self.worker.last_call)
 

@@ -1,7 +1,7 @@
 """What is wrong with a run now: the one list that status, dashboard, metrics, log and `gemps status --check` show.
 
 Each rule in RULES is a function from `Facts`, plain values of the server's state at one moment, to the findings that
-hold at that moment. `Problems` remembers nothing but since when each (kind, subject) has been found without a break,
+hold at that moment. `Problems` remembers only since when each (kind, subject) has been found without interruption,
 and makes a problem of a finding that has lasted for as long as it has to. So a problem begins and ends with its cause,
 and no part of the server has to report or to take back anything.
 
@@ -111,8 +111,8 @@ class Finding:
         text: what has happened.
         fix: what to do about it.
         workers: names of the workers that it is about.
-        subject: what distinguishes findings of one kind, such as a file. A finding with another subject begins anew.
-        after: seconds for which it has to be found without a break before it is a problem.
+        subject: what distinguishes findings of one kind, such as a file. Each subject has its own duration.
+        after: seconds for which every look has to find it before it is a problem.
     """
 
     kind: str
@@ -184,7 +184,7 @@ class WorkerFacts:
     Attributes:
         name: its name.
         trains: whether it has a session, and budget left.
-        silent_for: seconds since the server heard of it; 0 while it owes it an answer.
+        silent_for: seconds since the server heard of it; 0 while the server has to answer it.
         usual_gap: seconds between two of its commits; None: unknown.
         expired_for: seconds since the last call of a worker whose session has expired; None: it has not, or is back.
         quarantined: whether its deltas count as 0.
@@ -500,7 +500,7 @@ def _no_commits(facts: Facts) -> Iterator[Finding]:
 
 
 def _refusals(facts: Facts) -> Iterator[Finding]:
-    """Calls are refused again and again for a reason that does not go by itself."""
+    """Report refusals whose reason remains until somebody acts."""
     for reason, seen in (facts.refused or {}).items():
         if reason not in NORMAL_REASONS and seen.count > FEW_REFUSALS:
             yield Finding(
