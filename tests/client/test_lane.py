@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from gem_worker.client import Client, ClientSettings, EventKind, channel, lane_call
 from gem_worker.client.credentials import Credentials
-from gemps.v1 import lane_pb2
+from gemps.v1 import lane_pb2, session_pb2
 
 from gem_core.layout import Layout
 from tests.client.conftest import Connect, Connected, Proxied, Serve
@@ -189,10 +189,29 @@ def test_what_does_not_answer_as_this_server_is_done_without(
 
 def test_a_closed_port_is_done_without(serve: Serve, connect: Connect) -> None:
     server = serve()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    tell(server, port)
+    tell(server, unused_port())
     falls_back(connect(server.address, SMALL), server)
+
+
+def test_a_lane_that_stays_closed_is_told_of_once(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that restarts at this moment refuses the connection, too, so the first time says nothing."""
+    monkeypatch.setattr(channel, "LANE_AGAIN_SECONDS", 0.0)
+    server, port = serve(), unused_port()
+    made = channel.Calls(server.address, Credentials(ClientSettings()))
+    made.use_lane(bytes(16), session_pb2.JoinResponse(port=server.port, lane_port=port))
+    warnings = []
+    for _ in range(3):
+        made.open_commit().close()
+        warnings.append(caplog.text.count(f"the lane, the server's port {port}, cannot be used"))
+    made.close()
+    assert warnings == [0, 1, 1]
+
+
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 @pytest.mark.parametrize("which", ["lane", "ordinary port"])

@@ -129,7 +129,8 @@ class Calls:
         self._lane: LaneRoute | None = None
         self._lane_call: LaneCall | None = None
         self._lane_from = 0.0  # time.monotonic() of the next attempt
-        self._told_of_lane = False
+        self._lane_failures = 0  # since it was used last
+        self._warned_of_lane = False
         self._open()
 
     def is_same_machine(self, response: session_pb2.JoinResponse) -> bool:
@@ -159,10 +160,11 @@ class Calls:
         now = time.monotonic()
         last, self._lane_call = self._lane_call, None
         if last is not None and last.cut_at is not None and now - last.cut_at < _LANE_ALONE_SECONDS:
-            self._lane_failed("the network no longer lets its connection through")
+            self._lane_failed("the network no longer lets its connection through", is_closed=True)
         if self._lane is not None and now >= self._lane_from:
             call = self._connect_lane(self._lane)
             if call is not None:
+                self._lane_failures = 0
                 return call
         with self._lock:
             return GrpcCall(self.commit)
@@ -186,15 +188,20 @@ class Calls:
             if not isinstance(error, OSError | grpc.RpcError):
                 raise
             if call is None or not call.was_refused:  # gRPC will report a refusal
-                self._lane_failed(str(error))
+                # A server that restarts at this moment refuses the connection, or is another one. A firewall does not
+                # answer.
+                is_closed = isinstance(error, OSError) and not isinstance(error, ConnectionError)
+                self._lane_failed(str(error), is_closed=is_closed)
             return None
         return call
 
-    def _lane_failed(self, why: str) -> None:
+    def _lane_failed(self, why: str, *, is_closed: bool) -> None:
+        """Commit over gRPC for a while. Warn once, if the lane `is_closed` or has failed before."""
         self._lane_from = time.monotonic() + LANE_AGAIN_SECONDS
+        self._lane_failures += 1
         port = self._lane.port if self._lane is not None else 0
-        if not self._told_of_lane:
-            self._told_of_lane = True
+        if (is_closed or self._lane_failures > 1) and not self._warned_of_lane:
+            self._warned_of_lane = True
             _log.warning(
                 "the lane, the server's port %d, cannot be used (%s): committing over gRPC, which costs more processor "
                 "time; open the port, or set GEMPS_CLIENT_LANE=false",
