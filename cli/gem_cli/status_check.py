@@ -1,4 +1,4 @@
-"""A status as the one line that plugins of Nagios, Icinga and their like print.
+"""Describes a status in one line, as plugins of Nagios and Icinga do.
 
 https://www.monitoring-plugins.org/doc/guidelines.html: state, text, and after a bar the figures for graphs.
 """

@@ -1,4 +1,4 @@
-"""Tries, before a server serves, what checkpoints and the log need of the file system.
+"""Tries at the start of a server whatever checkpoints and the log need from the file system.
 
 Some network file systems and FUSE mounts lack symbolic links, or cannot sync folders. Without this, a run would begin
 and fail at its first checkpoint.

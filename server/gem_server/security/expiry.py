@@ -1,9 +1,10 @@
-"""When certificates expire. Python's `ssl` tells that of authorities only, so this reads the fields of X.509 itself.
+"""Reads when certificates expire. Python's `ssl` reports it for certificate authorities only, and the server does not
+need the package `cryptography`, so this module reads the fields of X.509.
 
     Certificate ::= SEQUENCE { tbsCertificate SEQUENCE {
         version [0] OPTIONAL, serialNumber, signature, issuer, validity SEQUENCE { notBefore, notAfter }, ... }, ... }
 
-The files have passed OpenSSL when they come here. What it took, and this does not understand, is left out.
+OpenSSL has accepted the files before. A certificate that this module cannot read is left out.
 """
 
 import re

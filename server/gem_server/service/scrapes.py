@@ -1,13 +1,13 @@
-"""Whether monitoring has seen the end of the run, for a server that is about to end."""
+"""Finds out whether monitoring has seen the end of the run, before the server ends."""
 
 from collections.abc import Callable
 
-# Prometheus' default is a minute. Two visits that are further apart are of people.
+# Seconds. Prometheus scrapes once a minute by default. Requests that are further apart probably come from a person.
 LONGEST_SCRAPE_INTERVAL = 90.0
 
 
 class Scrapes:
-    """When monitoring asked for the metrics, in seconds on `clock`.
+    """Records when monitoring asked for the metrics, in seconds on `clock`.
 
     Without one more scrape after the end, monitoring could not tell a server that has finished from one that crashed,
     and would not know the last figures.

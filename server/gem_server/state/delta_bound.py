@@ -10,7 +10,7 @@ two steps. Each worker's own median is that of its last WINDOW commits, so that 
 median of the others is then that of these, one for each worker with a session, so that a fast worker counts no more
 than a slow one. Where there are two middle values it is the smaller. The windows have the norms as they came, not as
 they were applied: if the gradients of most workers become larger, as after a change of the data, the median follows
-within a few commits of each. A minority of the workers can have any norms without moving it.
+within a few commits of each. A minority of the workers cannot move the median, whatever their norms are.
 
 Nothing is bounded until the others have ENOUGH commits together. So nothing is bounded in a run of one worker, nor as
 long as all deltas of the others are 0.

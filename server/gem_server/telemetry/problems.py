@@ -1,4 +1,4 @@
-"""What is wrong with a run now: the one list that status, dashboard, metrics, log and `gemps status --check` show.
+"""Finds what is wrong with a run now. Status, dashboard, metrics, log and `gemps status --check` all show this list.
 
 Each rule in RULES is a function from `Facts`, plain values of the server's state at one moment, to the findings that
 hold at that moment. `Problems` remembers only since when each (kind, subject) has been found without interruption,

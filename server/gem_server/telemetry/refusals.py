@@ -1,4 +1,4 @@
-"""How many calls were refused within the last minute, by reason."""
+"""Counts the calls that were refused within the last minute, by reason."""
 
 from collections import deque
 from collections.abc import Callable
