@@ -1,5 +1,7 @@
-"""Reads when certificates expire. Python's `ssl` reports it for certificate authorities only, and the server does not
-need the package `cryptography`, so this module reads the fields of X.509.
+"""Reads when certificates expire.
+
+Python's `ssl` reports it for certificate authorities only, and the server does not need the package `cryptography`. So
+this module reads the fields of X.509:
 
     Certificate ::= SEQUENCE { tbsCertificate SEQUENCE {
         version [0] OPTIONAL, serialNumber, signature, issuer, validity SEQUENCE { notBefore, notAfter }, ... }, ... }
